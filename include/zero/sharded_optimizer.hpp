@@ -33,6 +33,10 @@ namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
+// Stands in the line after a sentence.
+template <std::size_t Number, class T>
+inline constexpr bool not_moved = true;
+
 /// What the engine works in, and on memory of, to its end.
 template <class Choice>
 struct Kept {
@@ -76,7 +80,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// How ranks move data.
   // Not through Choice: deduction tries the constructor with no policies at all, and must fail
   // softly there.
-  using Communicator = detail::Selected<detail::FitsCommunicator, void, Policies...>;
+  using Communicator =
+      detail::Selected<detail::FitsCommunicator,
+                       std::conditional_t<sizeof...(Policies) == 0, void, detail::NoCommunicator>,
+                       Policies...>;
   using Precision = typename Choice::Precision;        ///< which type holds what
   using Rule = typename Choice::Rule;                  ///< how a parameter follows its gradient
   using Accumulation = typename Choice::Accumulation;  ///< where micro-batches add up
@@ -110,6 +117,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   [[nodiscard]] static Plan plan(PlanOptions const& options,
                                  std::vector<Tensor> const& tensors,
                                  Values const&... values) {
+    Choice::template check_values<3, Values...>();
     return detail::plan_of(Choice::facts,
                            detail::rule_calls<Rule>,
                            options,
@@ -154,6 +162,10 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
             Axes{detail::ref(grid.data()), detail::ref(grid.world()), detail::ref(grid.model())},
             std::move(tensors),
             picked(values...)) {}
+  // Where no communicator is named, the class says so, and this nothing more.
+  template <class First, class... Values>
+    requires(sizeof...(Policies) != 0 && detail::named<detail::FitsCommunicator, Policies...> == 0)
+  explicit ShardedOptimizer(First&&, std::vector<Tensor>, Values&&...);
 
   using Base::broadcast_parameters;
   using Base::plan;
@@ -486,11 +498,52 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   template <class... Values>
   [[nodiscard]] static Picked picked(Values const&... values) {
+    Choice::template check_values<3, Values...>();
     return {Choice::template pick<Precision>(values...),
             Choice::template pick<Rule>(values...),
             Choice::template pick<Memory>(values...),
             Choice::template pick<Bucket>(values...),
             Choice::template pick<Prefetch>(values...)};
+  }
+
+  // Mistakes have a sentence each, in the body of a private template: a call of it is an error, and
+  // a concept that asks whether there is such a call gets a no.
+  template <class First, class... Values>
+    requires(detail::NoGroup<First, Policies...>)
+  explicit ShardedOptimizer(First&&, std::vector<Tensor>, Values&&...)
+      : ShardedOptimizer(detail::NoCommunicator()) {
+    static_assert(!detail::not_the_communicator<1, First>,
+                  "zero: the first argument is this optimizer's communicator, or a grid: an object "
+                  "that has a name and is not const; then come tensors, then policies");
+  }
+  template <class Tensors = std::vector<Tensor>, class... Values>
+    requires(sizeof...(Policies) != 0)
+  explicit ShardedOptimizer(std::vector<Tensor>, Values&&...)
+      : ShardedOptimizer(detail::NoCommunicator()) {
+    static_assert(!detail::not_the_communicator<1, Tensors>,
+                  "zero: the first argument is this optimizer's communicator, or a grid: an object "
+                  "that has a name and is not const; then come tensors, then policies");
+  }
+  explicit ShardedOptimizer(detail::NoCommunicator);
+  template <class... Lent>
+    requires(!borrowed)
+  void bind(Lent&&...) {
+    static_assert(Memory::borrowed,
+                  "zero: bind() is for an optimizer that works in the trainer's memory: name "
+                  "zero::Borrowed<> among its policies");
+  }
+  template <std::convertible_to<int>... Root>
+    requires(form.refresh == StorageForm::Refresh::gather)
+  void broadcast_parameters(Root...) {
+    static_assert(!Stage::sharding.parameters,
+                  "zero: no rank has all parameters under Pos+g+p: call "
+                  "broadcast_parameters(values), with values as for load_parameters");
+  }
+  template <std::same_as<UnitGradients<ShardedOptimizer>> Guard>
+  void reduce(Guard const&) {
+    static_assert(!detail::not_moved<1, Guard>,
+                  "zero: reduce() takes gradients away from whoever has them: pass "
+                  "std::move(gradients)");
   }
 
   ShardedOptimizer(Communicator const& comm,
@@ -555,10 +608,18 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
 /// Policies from the constructor's arguments.
 template <Communicator C, class... Values>
-ShardedOptimizer(C&, std::vector<Tensor>, Values...) -> ShardedOptimizer<C, Values...>;
+ShardedOptimizer(C&, std::vector<Tensor>, Values...)
+    -> ShardedOptimizer<C, detail::PolicyOrNone<Values>...>;
 /// @overload
 template <ProcessGrid G, class... Values>
 ShardedOptimizer(G&, std::vector<Tensor>, Values...)
-    -> ShardedOptimizer<typename G::Communicator, Values...>;
+    -> ShardedOptimizer<typename G::Communicator, detail::PolicyOrNone<Values>...>;
+// Whose constructors say what is wrong.
+template <class First, class... Values>
+  requires(!detail::is_group<First>)
+ShardedOptimizer(First&&, std::vector<Tensor>, Values&&...)
+->ShardedOptimizer<detail::NoCommunicator>;
+template <class... Values>
+ShardedOptimizer(std::vector<Tensor>, Values&&...) -> ShardedOptimizer<detail::NoCommunicator>;
 
 }  // namespace zero::inline ZERO_NAMESPACE

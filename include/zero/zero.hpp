@@ -2,6 +2,13 @@
 /// Everything that needs only the standard library.
 #pragma once
 
+// Errors point into these, and GCC prints how each was included: directly.
+// clang-format off
+#include "zero/optimizer/api/guards.hpp"
+#include "zero/optimizer/api/full_parameters.hpp"
+#include "zero/sharded_optimizer.hpp"
+// clang-format on
+
 #include "zero/base/bytes.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
@@ -32,4 +39,3 @@
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rmsprop.hpp"
 #include "zero/rule/sgd.hpp"
-#include "zero/sharded_optimizer.hpp"

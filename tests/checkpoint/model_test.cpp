@@ -311,8 +311,8 @@ TEST_CASE("an export that makes no sense is refused on all ranks") {
     });
   };
   CHECK(refused(false, "m.safetensors") ==
-        "invalid argument: on rank 0: the optimizer has no values yet: call load_parameters(), "
-        "broadcast_parameters() or adopt_parameters() first");
+        "invalid argument: on rank 0: the optimizer has no values yet: call "
+        "load_parameters(values), broadcast_parameters(values) or adopt_parameters() first");
   CHECK(refused(true, "none/m.safetensors") ==
         "resource: on rank 0: cannot create '@none/m.safetensors.tmp': No such file or directory");
   CHECK(refused(true, "m.safetensors", {.metadata = {{"head", "x"}}}) ==

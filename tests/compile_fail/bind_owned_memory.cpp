@@ -1,4 +1,5 @@
-// expect: (no matching function|no matching member function)
+// expect: zero: bind[(][)] is for an optimizer that works in the trainer.s memory
+// lines: 15
 // What the library owns cannot be lent as well.
 #include <zero/zero.hpp>
 

@@ -1,6 +1,8 @@
 # Passes when SOURCE does not compile, the compiler's words match the file's '// expect: <regex>',
 # and the same file compiles with ZERO_CONTROL. The control is what tells the intended mistake from
 # a missing header or a typing error, which would not compile either.
+# A file may have a line '// lines: <number>' as well: the most that GCC 12 prints, whose messages are
+# counted if COUNT_LINES is on.
 # Needs COMPILER, INCLUDE, SOURCE and SCRATCH, a directory for the object file, where a compiler may
 # find zero/zero.hpp precompiled.
 cmake_minimum_required(VERSION 3.25)
@@ -41,4 +43,13 @@ if(result EQUAL 0)
 endif()
 if(NOT text MATCHES "${regex}")
   message(FATAL_ERROR "${SOURCE}: the compiler's words do not match '${regex}':\n${text}")
+endif()
+file(STRINGS "${SOURCE}" most REGEX "^// lines: ")
+if(COUNT_LINES AND most)
+  string(REGEX REPLACE "^// lines: " "" most "${most}")
+  string(REGEX MATCHALL "\n" lines "${text}")
+  list(LENGTH lines lines)
+  if(NOT lines LESS_EQUAL most)
+    message(FATAL_ERROR "${SOURCE}: the compiler prints ${lines} lines, not ${most}:\n${text}")
+  endif()
 endif()

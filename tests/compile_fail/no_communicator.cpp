@@ -1,4 +1,5 @@
 // expect: zero: exactly one communicator must be named
+// lines: 15
 #include <zero/zero.hpp>
 
 #ifndef ZERO_CONTROL

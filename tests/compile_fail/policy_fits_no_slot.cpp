@@ -1,4 +1,5 @@
-// expect: zero: a policy models no slot, or more than one
+// expect: not_a_policy<2, Nameless>
+// lines: 15
 // A rule without a name is no rule, and is not mistaken for anything else.
 #include <zero/zero.hpp>
 

@@ -1,4 +1,5 @@
-// expect: zero: a value's type is none of this optimizer's policies
+// expect: zero: a value.s type is none of this optimizer.s policies
+// lines: 15
 // A value of another rule than the one that is named must not be dropped in silence.
 #include <zero/zero.hpp>
 

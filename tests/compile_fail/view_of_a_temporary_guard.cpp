@@ -1,4 +1,5 @@
-// expect: (use of deleted function|call to deleted|overload resolution selected deleted)
+// expect: zero: a view must not outlive its guard
+// lines: 15
 // The guard would release what it gathered before the view is used.
 #include <zero/zero.hpp>
 

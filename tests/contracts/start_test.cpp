@@ -37,14 +37,16 @@ std::vector<std::string> on_ranks(Work const& work) {
 
 std::vector<std::string> const nothing(ranks);
 /// @param element  where all ranks hold all of it, and so find it
+/// @param way      how to broadcast under the stage: from where parameters are, or from values
 std::vector<std::string> everywhere(std::string const& tensor,
                                     std::string const& pairs,
-                                    int element = -1) {
+                                    int element = -1,
+                                    std::string const& way = "()") {
   std::string const where = element < 0 ? "" : ", first in element " + std::to_string(element);
   return std::vector<std::string>(ranks,
                                   "ranks " + pairs + " start from different values of tensor '" +
-                                      tensor + "'" + where +
-                                      "; broadcast_parameters() gives all of them those of one");
+                                      tensor + "'" + where + "; broadcast_parameters" + way +
+                                      " gives all of them those of one");
 }
 
 /// Loads ones, but something else into one element on one rank.
@@ -83,7 +85,9 @@ TEST_CASE_TEMPLATE("ranks that load different values are told of the tensor",
     bool const all = !O::sharding.parameters && *row.tensor == 'w';
     std::string const pairs = all ? "0 and 1, 1 and 2" : row.pairs;
     CHECK(on_ranks([&](InProcess& comm) { load<O>(comm, row.tensor, row.element); }) ==
-          (pairs.empty() ? nothing : everywhere(row.tensor, pairs)));
+          (pairs.empty()
+               ? nothing
+               : everywhere(row.tensor, pairs, -1, O::sharding.parameters ? "(values)" : "()")));
   }
 }
 
@@ -146,24 +150,24 @@ TEST_CASE("what a trainer writes, and masters that every rank has, are compared 
 
 TEST_CASE("of two ranks that start from different values both are named, once") {
   auto const said = [](auto const& work) { return contracts::endings(2, work, true); };
-  auto const once = [](std::string const& where) {
+  auto const once = [](std::string const& where, std::string const& way) {
     return std::vector<std::string>(2,
                                     "ranks 0 and 1 start from different values of tensor 'w'" +
-                                        where +
-                                        "; broadcast_parameters() gives all of them those of one");
+                                        where + "; broadcast_parameters" + way +
+                                        " gives all of them those of one");
   };
   CHECK(said([](InProcess& comm) {
           Optimizer<Pos, Fp32> optimizer{comm, model()};
           optimizer.parameter(0)[0] = static_cast<float>(comm.rank());
           optimizer.adopt_parameters();
           optimizer.step();
-        }) == once(", first in element 0"));
+        }) == once(", first in element 0", "()"));
   CHECK(said([](InProcess& comm) {
           Optimizer<PosGP, Fp32> optimizer{comm, model()};
           optimizer.load_parameters([&](auto const&, std::size_t, std::span<float> out) {
             std::fill(out.begin(), out.end(), static_cast<float>(comm.rank()));
           });
-        }) == once(""));
+        }) == once("", "(values)"));
 }
 
 TEST_CASE("a first step compares once; a later binding and later steps do not, a call does") {
@@ -213,8 +217,9 @@ TEST_CASE_TEMPLATE(
     Optimizer<PosG, Fp32>,
     Optimizer<PosGP, Bf16>) {
   std::string const how =
-      ": before the first step call load_parameters(), broadcast_parameters() or "
-      "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
+      ": before the first step call load_parameters(values), broadcast_parameters(values) or "
+      "fill_owned(fill), which leaves out frozen tensors; or adopt_parameters(), to start from "
+      "what "
       "lies there, zeros where nothing was written";
   auto const fill = [](auto const&, std::size_t, auto masters, auto const& states) {
     std::fill(masters.begin(), masters.end(), 1.f);

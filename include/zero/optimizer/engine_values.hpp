@@ -240,8 +240,8 @@ ZERO_BODY void Engine::require_values() const {
   if (watch_) (*watch_)(false);
   if (parts_->now.values_set) return;
   fail(ErrorKind::invalid_argument,
-       "the optimizer has no values yet: call load_parameters(), broadcast_parameters() or "
-       "adopt_parameters() first");
+       "the optimizer has no values yet: call load_parameters(values), "
+       "broadcast_parameters(values) or adopt_parameters() first");
 }
 
 ZERO_BODY void Engine::require_bound() const { parts_->require_bound(); }

@@ -112,6 +112,91 @@ TEST_CASE("values reach their slots in any order; the others keep their defaults
   CHECK(none.partition().bucket_elements() == 25 * zero::MiB / 4);
 }
 
+/// What has a sentence where a trainer calls it, and is refused softly where somebody asks.
+template <class O>
+concept Lends = requires(O& optimizer, std::span<typename O::Parameter> memory) {
+  optimizer.bind(memory, memory);
+};
+template <class O>
+concept LendsGradients = requires(O& optimizer, std::span<typename O::Parameter> memory) {
+  optimizer.bind_gradients(memory);
+};
+template <class O>
+concept LendsParameters = requires(O& optimizer, std::span<typename O::Parameter> memory) {
+  optimizer.bind_parameters(memory);
+};
+template <class O>
+concept Broadcasts = requires(O& optimizer) {
+  optimizer.broadcast_parameters();
+};
+template <class O>
+concept BroadcastsFrom = requires(O& optimizer) {
+  optimizer.broadcast_parameters(1);
+};
+template <class O>
+concept BroadcastsValues = requires(O& optimizer) {
+  optimizer.broadcast_parameters([](zero::Tensor const&, std::size_t, std::span<float>) {}, 1);
+};
+template <class O, class Gradients>
+concept Reduces = requires(O& optimizer, Gradients gradients) {
+  optimizer.reduce(static_cast<Gradients>(gradients));
+};
+template <class Guard>
+concept Views = requires(Guard guard) {
+  static_cast<Guard>(guard)["w"];
+};
+template <class Guard>
+concept ViewsNumber = requires(Guard guard) {
+  static_cast<Guard>(guard)[0];
+};
+template <class Guard>
+concept Points = requires(Guard guard) {
+  static_cast<Guard>(guard).data(0);
+};
+template <class First, class... Rest>
+concept Deduces = requires(First first, Rest... rest) {
+  ShardedOptimizer(static_cast<First>(first), static_cast<Rest>(rest)...);
+};
+
+TEST_CASE("a mistake is refused softly where a concept asks for it") {
+  using Owner = ShardedOptimizer<Comm>;
+  using Borrower = ShardedOptimizer<Comm, zero::Borrowed<>>;
+  using Partitioner = ShardedOptimizer<Comm, zero::stage::PosGP>;
+  static_assert(Lends<Borrower> && !Lends<Owner> && !Lends<Partitioner>);
+  static_assert(LendsGradients<Borrower> && !LendsGradients<Owner>);
+  static_assert(LendsParameters<Borrower> && !LendsParameters<Owner>);
+  static_assert(Broadcasts<Owner> && Broadcasts<Borrower> && !Broadcasts<Partitioner>);
+  static_assert(BroadcastsFrom<Owner> && !BroadcastsFrom<Partitioner>);
+  static_assert(BroadcastsValues<Owner> && BroadcastsValues<Partitioner>);
+
+  using Gradients = zero::UnitGradients<Owner>;
+  static_assert(Reduces<Owner, Gradients&&>);
+  static_assert(!Reduces<Owner, Gradients&> && !Reduces<Owner, Gradients const&>);
+  static_assert(!Reduces<Partitioner, Gradients&&>);
+
+  using Unit = zero::UnitParameters<Owner>;
+  using Full = zero::FullParameters<Owner>;
+  static_assert(Views<Unit&> && Views<Unit const&> && !Views<Unit&&>);
+  static_assert(ViewsNumber<Unit&> && ViewsNumber<Full&> && !ViewsNumber<Unit&&>);
+  static_assert(Views<Full&> && !Views<Full&&> && !ViewsNumber<Full&&>);
+  static_assert(Points<Unit&> && !Points<Unit&&>);
+
+  using Tensors = std::vector<zero::Tensor>;
+  static_assert(std::is_constructible_v<Owner, Comm&, Tensors>);
+  static_assert(std::is_constructible_v<Owner, Comm&, Tensors&, zero::AdamW>);
+  static_assert(!std::is_constructible_v<Owner, zero::Self&, Tensors>);
+  static_assert(!std::is_constructible_v<Owner, Comm, Tensors>);
+  static_assert(!std::is_constructible_v<Owner, Comm const&, Tensors>);
+  static_assert(!std::is_constructible_v<Owner, Tensors, Comm&>);
+  static_assert(!std::is_constructible_v<Owner, Tensors>);
+  static_assert(!std::is_constructible_v<Owner, zero::AdamW, Tensors, Comm&>);
+  static_assert(!std::is_constructible_v<Owner, Comm&>);
+  static_assert(!std::is_constructible_v<Owner> && !std::is_copy_constructible_v<Owner>);
+  static_assert(Deduces<Comm&, Tensors> && Deduces<Comm&, Tensors, zero::Sgd>);
+  static_assert(!Deduces<Tensors, Comm&> && !Deduces<Comm, Tensors> && !Deduces<Tensors>);
+  static_assert(!Deduces<int, Tensors> && !Deduces<zero::Sgd, Tensors, Comm&>);
+}
+
 TEST_CASE("every shipped policy models exactly one slot") {
   using zero::detail::slots_of;
   static_assert(slots_of<zero::stage::Replicated> == 1 && slots_of<zero::stage::PosGP> == 1);

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/memory_plan.hpp"
+#include "zero/optimizer/api/guards.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/elements.hpp"
@@ -72,12 +73,18 @@ class FullParameters {
   [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
     return whole_[name].template as<Parameter const>();
   }
-  /// A view must not outlive its guard: give the guard a name.
-  std::span<Parameter const> operator[](std::size_t) && = delete;
-  std::span<Parameter const> operator[](std::string_view) && = delete;
 
  private:
   friend Optimizer;
+  // Private, with a sentence: a concept that asks for it gets a no.
+  template <class Key>
+  std::span<Parameter const> operator[](Key const&) && {
+    static_assert(!detail::is_temporary<FullParameters>,
+                  "zero: a view must not outlive its guard, which ends with this statement: give "
+                  "the guard a name");
+    return {};
+  }
+
   explicit FullParameters(detail::Engine& engine) : whole_(engine) {}
 
   detail::WholeModel whole_;

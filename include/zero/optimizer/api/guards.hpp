@@ -45,6 +45,10 @@ class UnitTensors {
   int unit_;
 };
 
+// Stands in the line after a sentence.
+template <class Guard>
+inline constexpr bool is_temporary = true;
+
 /// Of a guard that has nothing any more.
 ZERO_APART [[noreturn]] ZERO_COLD void refuse_spent(char const* what, char const* how);
 
@@ -94,9 +98,6 @@ class UnitParameters {
   [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
     return live().parameter_view(tensors_.unit(), tensors_.index(name));
   }
-  /// A view must not outlive its guard: give the guard a name.
-  std::span<Parameter const> operator[](std::size_t) && = delete;
-  std::span<Parameter const> operator[](std::string_view) && = delete;
   /// The same memory for a C kernel that reads it and takes `float*`. To write there is an error
   /// that nothing finds: ranks no longer have the same model.
   [[nodiscard]] Parameter* data(std::size_t i) const& {
@@ -106,12 +107,21 @@ class UnitParameters {
   [[nodiscard]] Parameter* data(std::string_view name) const& {
     return const_cast<Parameter*>((*this)[name].data());
   }
-  /// As for views.
+  /// Would outlive its guard, as a view would.
   Parameter* data(std::size_t) && = delete;
   Parameter* data(std::string_view) && = delete;
 
  private:
   friend Optimizer;
+  // Private, with a sentence: a concept that asks for it gets a no.
+  template <class Key>
+  std::span<Parameter const> operator[](Key const&) && {
+    static_assert(!detail::is_temporary<UnitParameters>,
+                  "zero: a view must not outlive its guard, which ends with this statement: give "
+                  "the guard a name");
+    return {};
+  }
+
   UnitParameters(Optimizer& optimizer, detail::UnitTensors tensors)
       : optimizer_(&optimizer), tensors_(tensors) {}
 

@@ -37,9 +37,9 @@ using TensorHashes = std::vector<std::uint64_t>;
         " of ",
         ranks,
         ranks == 1 ? " rank" : " ranks",
-        ": before the first step call load_parameters(), broadcast_parameters() or "
-        "fill_owned(), which leaves out frozen tensors; or adopt_parameters(), to start from what "
-        "lies there, zeros where nothing was written"});
+        ": before the first step call load_parameters(values), broadcast_parameters(values) or "
+        "fill_owned(fill), which leaves out frozen tensors; or adopt_parameters(), to start from "
+        "what lies there, zeros where nothing was written"});
 }
 
 /// Sums of at most `StepControl::word_count` words, in the control's, which nobody reads between
@@ -61,15 +61,14 @@ ZERO_APART [[nodiscard]] ZERO_COLD bool same_around(RankWords const& ranks,
 /// @par Collective  yes; blocks
 /// @par Cost        a gather of 16 bytes per tensor
 /// @param of    which ranks these are
-/// @param held  where all ranks hold all of what differs: whose it is, to find the element
+/// @param held  do all ranks hold all of what differs? Then the element is found
 /// @throws Error (communication), on every rank, naming the first tensor that differs, and where
 ZERO_APART [[noreturn]] ZERO_COLD void refuse_values(Ranks& ranks,
-                                                     Arena& arena,
-                                                     std::vector<Tensor> const& tensors,
+                                                     Parts& parts,
                                                      TensorHashes const& own,
                                                      TensorHashes const& next,
                                                      std::string_view of = {},
-                                                     Parts* held = nullptr);
+                                                     bool held = false);
 
 /// Compares what every rank holds all of, hashed in the space.
 /// @param set  whether what this rank has is meant
@@ -139,40 +138,41 @@ ZERO_BODY std::uint64_t first_apart(Parts& parts, std::size_t t) {
 }
 
 ZERO_BODY void refuse_values(Ranks& ranks,
-                             Arena& arena,
-                             std::vector<Tensor> const& tensors,
+                             Parts& parts,
                              TensorHashes const& own,
                              TensorHashes const& next,
                              std::string_view of,
-                             Parts* held) {
+                             bool held) {
   auto const size = static_cast<std::size_t>(ranks.size());
   std::vector<std::int64_t> mine;
   for (std::uint64_t const hash : own) mine.push_back(static_cast<std::int64_t>(hash));
   for (std::uint64_t const hash : next) mine.push_back(static_cast<std::int64_t>(hash));
-  auto const all = RankWords(ranks, arena).gather(mine);
+  auto const all = RankWords(ranks, parts.arena).gather(mine);
   std::string pairs;
   std::string tensor;
-  std::size_t first = tensors.size();
+  std::size_t first = parts.tensors.size();
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < size; ++rank) {
       std::size_t const after = (rank + 1) % size;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
       pairs += Message({pairs.empty() ? " " : ", ", rank, " and ", after}).text();
-      if (tensor.empty()) tensor = Message({" of tensor '", tensors[t].name, "'"}).text();
-      if (held != nullptr) first = t;
+      if (tensor.empty()) tensor = Message({" of tensor '", parts.tensors[t].name, "'"}).text();
+      if (held) first = t;
       // Around a ring of two they are the same two again.
       if (size == 2) break;
     }
   }
-  if (first < tensors.size()) {
-    std::uint64_t const element = first_apart(*held, first);
-    if (element < held->partition.place(first).count) {
+  if (first < parts.tensors.size()) {
+    std::uint64_t const element = first_apart(parts, first);
+    if (element < parts.partition.place(first).count) {
       tensor += Message({", first in element ", element}).text();
     }
   }
   // A broadcast is over the data axis.
-  std::string_view const way =
-      of.empty() ? "; broadcast_parameters() gives all of them those of one" : "";
+  std::string_view const way = !of.empty() ? ""
+                               : parts.parameters.shares()
+                                   ? "; broadcast_parameters(values) gives all of them those of one"
+                                   : "; broadcast_parameters() gives all of them those of one";
   fail(ErrorKind::communication,
        {"ranks", pairs, of, " start from different values", tensor, way},
        {.rank = ranks.rank(),
@@ -228,7 +228,7 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
   space.zero(hashes, bytes);
   hash_held(parts, [&](std::size_t t) { return hashes + t; });
   space.download(own.data(), hashes, bytes);
-  refuse_values(parts.comm(), parts.arena, parts.tensors, own, own, {}, &parts);
+  refuse_values(parts.comm(), parts, own, own, {}, true);
 }
 
 ZERO_BODY void compare_replicated(Parts& parts) {
@@ -267,7 +267,7 @@ ZERO_BODY void compare_replicated(Parts& parts) {
   Hash all;
   for (std::uint64_t const hash : hashes) all.add(hash);
   if (RankWords(model, parts.arena).unanimous(all.value())) return;
-  refuse_values(model, parts.arena, parts.tensors, hashes, hashes, " of a model axis");
+  refuse_values(model, parts, hashes, hashes, " of a model axis");
 }
 
 ZERO_BODY void compare_masters(Parts& parts) {

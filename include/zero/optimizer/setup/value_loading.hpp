@@ -169,7 +169,7 @@ ZERO_BODY void load(Parts& parts,
   TensorHashes nexts(owns);
   ask(
       false, [&](std::size_t t) { return &owns[t]; }, [&](std::size_t t) { return &nexts[t]; });
-  refuse_values(parts.comm(), parts.arena, parts.tensors, owns, share ? nexts : owns);
+  refuse_values(parts.comm(), parts, owns, share ? nexts : owns);
 }
 
 ZERO_BODY void adopt(Parts const& parts) {
