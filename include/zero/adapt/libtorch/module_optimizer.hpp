@@ -77,6 +77,7 @@ class Optimizer {
   explicit Optimizer(Communicator& comm, Description model, Values const&... values)
       : parameters_(detail::checked<Parameter>(model).parameters),
         core_(comm, std::move(model.tensors), values...),
+        writes_(core_, parameters_),
         lent_(parameters_.size()),
         gradients_(parameters_.size()) {
     bind();
@@ -120,16 +121,27 @@ class Optimizer {
     return norm;
   }
 
-  /// Updates the parameters, in place.
+  /// Takes over what was written into the module's parameters, such as by `torch::load`, the same
+  /// on every rank: master weights start from it. Local; the next step compares it with other
+  /// ranks'.
+  void adopt_parameters() {
+    bind();
+    core_.adopt_parameters();
+  }
+  /// Updates the parameters, in place. Where these have master weights of another type, whatever
+  /// else is to change them goes through `core()`, with `fill_owned` or `load_parameters`, or is
+  /// followed by `adopt_parameters`.
   /// @param options  the same on every rank
   /// @par Collective  yes; blocks
-  /// @throws Error as `ShardedOptimizer::step` and `reduce_all`
+  /// @throws Error as `ShardedOptimizer::step` and `reduce_all`; (invalid_argument), naming the
+  ///   parameter, if an operation of LibTorch has written into one that has a master weight. A
+  ///   checkpoint is refused then as well
   StepReport step(StepOptions options = {}) {
     bind_for_step();
     options = settings_.complete(options);
     reduced_ = false;
     StepReport const report = core_.step(options);
-    if (!report.skipped) detail::bump_versions(parameters_);
+    if (!report.skipped) writes_.count_step();
     return report;
   }
   /// Forgets the gradients of the module. Local.
@@ -210,6 +222,7 @@ class Optimizer {
 
   std::vector<torch::Tensor> parameters_;
   Core core_;
+  detail::WriteWatch<Core> writes_;
   std::vector<std::span<Parameter>> lent_;
   std::vector<std::span<Wire>> gradients_;
   detail::Settings settings_;

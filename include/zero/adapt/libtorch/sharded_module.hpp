@@ -97,6 +97,7 @@ class Sharded {
       : parameters_(detail::checked<Parameter>(model).parameters),
         gradients_(core_, parameters_),
         core_(comm, std::move(model.tensors), values...),
+        writes_(core_, parameters_),
         owner_(std::make_shared<Sharded*>(this)) {
     for (torch::nn::Module const* const unit : model.units) units_.emplace_back().module = unit;
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
@@ -207,19 +208,27 @@ class Sharded {
     settings_.clip_next(max_norm);
     return norm;
   }
+  /// Takes over what was written into the module's parameters, which lie where they lay; otherwise
+  /// as `Optimizer::adopt_parameters`.
+  void adopt_parameters() requires(Core::borrowed) {
+    require_same_memory();
+    core_.adopt_parameters();
+  }
   /// Reduces what is left and updates. A parameter that no backward pass has reached, on any rank,
   /// rests, as in torch; one that was reached on some ranks counts as zeros on the others.
   /// @param options  the same on every rank
   /// @par Collective  yes; blocks
   /// @throws Error as `ShardedOptimizer::step`; (invalid_argument), naming the parameter, for
   ///   gradients that are sparse, of another type, of what was described as frozen, or that came
-  ///   after those of their unit were reduced; for parameters that were given other memory
+  ///   after those of their unit were reduced; for parameters that were given other memory; for
+  ///   those with master weights that an operation of LibTorch has written to, as `Optimizer::step`
   StepReport step(StepOptions options = {}) {
+    writes_(false);
     finish_pass();
     options = settings_.complete(options);
     begin_step();
     StepReport const report = core_.step(options);
-    if (!report.skipped) detail::bump_versions(parameters_);
+    if (!report.skipped) writes_.count_step();
     return report;
   }
   /// Forgets the gradients of this step, here and where they are reduced; after a step there are
@@ -426,6 +435,7 @@ class Sharded {
   std::vector<torch::Tensor> parameters_;
   detail::ModuleGradients<Core> gradients_;
   Core core_;
+  detail::WriteWatch<Core> writes_;
   std::optional<detail::ExchangedMemory> memory_{};  ///< where it is exchanged
   std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then
   std::shared_ptr<Sharded*> owner_;

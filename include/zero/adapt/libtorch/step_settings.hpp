@@ -2,11 +2,17 @@
 /// What trainers of LibTorch say between steps, and what a step leaves behind in their tensors.
 #pragma once
 
+#include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/function_ref.hpp"
 #include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/engine_access.hpp"
 
 #include <torch/torch.h>
 
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,12 +34,52 @@ class Settings {
   std::optional<double> max_norm_{};
 };
 
-/// A step changes values under graphs that autograd may still hold: their backward pass has to find
-/// out.
-inline void bump_versions(std::vector<torch::Tensor> const& parameters) {
-  for (torch::Tensor const& parameter : parameters) {
-    parameter.unsafeGetTensorImpl()->bump_version();
+/// Whether somebody else has written into lent parameters that have masters, which know nothing of
+/// it: autograd counts writes, but for the library's.
+template <class Core>
+class WriteWatch {
+ public:
+  /// @param core        over these parameters; is told, and outlives this
+  /// @param parameters  likewise
+  WriteWatch(Core& core, std::vector<torch::Tensor> const& parameters)
+      : core_(&core), parameters_(&parameters) {
+    zero::detail::EngineAccess::engine(core).watch_parameters(
+        zero::detail::FunctionRef<void(bool)>(*this));
   }
-}
+  WriteWatch(WriteWatch const&) = delete;
+  WriteWatch& operator=(WriteWatch const&) = delete;
+
+  /// A step changes values under graphs that autograd may still hold: their backward pass has to
+  /// find out.
+  void count_step() {
+    for (torch::Tensor const& each : *parameters_) each.unsafeGetTensorImpl()->bump_version();
+    (*this)(true);
+  }
+  /// What an engine tells.
+  /// @param set  masters and parameters are the library's; else they are about to be read
+  /// @throws Error (invalid_argument), naming the first parameter that was written to since
+  void operator()(bool set) {
+    if (set) seen_.clear();
+    for (std::size_t t = 0; t < parameters_->size(); ++t) {
+      auto const& counter = (*parameters_)[t].unsafeGetTensorImpl()->version_counter();
+      if (set) seen_.push_back(counter.current_version());
+      if (!masters || seen_.empty() || counter.current_version() == seen_[t]) continue;
+      if (core_->tensors()[t].frozen) continue;
+      refuse("parameter",
+             core_->tensors()[t].name,
+             "was written to, but its master weight was not, so that the next update would undo "
+             "it: change master weights with core().fill_owned() or core().load_parameters(), or "
+             "have them start from what was written, with adopt_parameters()");
+    }
+  }
+
+ private:
+  static constexpr bool masters =
+      Core::borrowed && !std::same_as<typename Core::Parameter, typename Core::Master>;
+
+  Core* core_;
+  std::vector<torch::Tensor> const* parameters_;
+  std::vector<std::uint32_t> seen_{};
+};
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail
