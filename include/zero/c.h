@@ -15,9 +15,10 @@
 /// table of handles is the one thing that is global.
 ///
 /// Structs begin with their size, as the functions that make them write it; `zero_span` alone is
-/// two words and has none. What calls mean, cost and refuse is said in full where C++ has them:
-/// zero/sharded_optimizer.hpp. "Collective" means that all ranks make the call, in the same order,
-/// and that it may block.
+/// two words and has none. What a newer version adds to a struct is at its end, and has its default
+/// where a program was compiled before. What calls mean, cost and refuse is said in full where C++
+/// has them: zero/sharded_optimizer.hpp. "Collective" means that all ranks make the call, in the
+/// same order, and that it may block.
 #pragma once
 
 #include <stdint.h>
@@ -76,6 +77,15 @@ enum zero_gradients_mode {
   ZERO_ADD = 0,               ///< zeros, to add to
   ZERO_OVERWRITE = 1,         ///< anything: every element is written before it is read
   ZERO_OVERWRITE_CHECKED = 2  ///< the same, and `zero_reduce` finds elements that were not written
+};
+
+/// What a step does about tensors of which no rank has said anything: not one asked for their unit
+/// with `zero_gradients`, lent them, or said `zero_without_gradient`. Memory that `zero_bind` lends
+/// counts as given, and so does what `zero_gradient` has ever shown.
+enum zero_unsaid {
+  ZERO_UNSAID_FAIL = 0,   ///< is an error on all ranks that names the first one; nothing is changed
+  ZERO_UNSAID_ZEROS = 1,  ///< takes their gradients for zeros
+  ZERO_UNSAID_REST = 2    ///< leaves them as they are, as `zero_without_gradient` on all ranks
 };
 
 /// What bytes are held for: indices into `zero_plan::held`.
@@ -155,7 +165,7 @@ typedef struct zero_options {
   zero_rule rule;               ///< of all tensors
 } zero_options;
 
-/// Options of one step, the same on every rank but for the last.
+/// Options of one step, the same on every rank but for `overlap_publish` and `stop`.
 typedef struct zero_step_options {
   int64_t size;             ///< of this struct
   double learning_rate;     ///< of what has no rule of its own, or ZERO_DEFAULT: the rule's
@@ -167,6 +177,8 @@ typedef struct zero_step_options {
       overlap_publish;  ///< 1: return while parameters are on their way; `zero_parameters` waits
   int32_t stop;         ///< 1: this rank asks for the run to end; `zero_report::stop` tells all
   int32_t reserved;     ///< 0
+  int32_t unsaid;       ///< of `zero_unsaid`
+  int32_t reserved_2;   ///< 0
 } zero_step_options;
 
 /// What a step did; the same on every rank.
@@ -295,7 +307,7 @@ static inline zero_options zero_options_of(int32_t stage, int32_t precision, int
 /// Options of a step as `zero_step` has them without any.
 static inline zero_step_options zero_step_options_of(void) {
   zero_step_options const options = {
-      sizeof(zero_step_options), ZERO_DEFAULT, ZERO_DEFAULT, 1, 0, 0, 0, 0, 0};
+      sizeof(zero_step_options), ZERO_DEFAULT, ZERO_DEFAULT, 1, 0, 0, 0, 0, 0, 0, 0};
   return options;
 }
 /// A report to be written.
@@ -457,7 +469,8 @@ int32_t zero_gradients(
 /// before.
 int32_t zero_reduce(zero_optimizer* optimizer, int32_t unit);
 /// This rank has no gradient for the unit in this step. Absent on all ranks it rests: nothing of it
-/// changes. Absent on some it counts as zeros there.
+/// changes. Absent on some it counts as zeros there. Where no rank says this or calls
+/// `zero_gradients`, `zero_step_options::unsaid` says what the step does: by default it fails.
 int32_t zero_without_gradient(zero_optimizer* optimizer, int32_t unit);
 /// The same for a tensor.
 int32_t zero_without_tensor_gradient(zero_optimizer* optimizer, int32_t tensor);

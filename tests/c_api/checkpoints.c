@@ -137,7 +137,7 @@ static int32_t fall_back(zero_comm* comm, void* user) {
   REQUIRE(own.step == 5);
   REQUIRE(strstr(zero_message(comm), "zero: passed over: ") != NULL);
   REQUIRE(strstr(zero_message(comm), "000003-step-9") != NULL);
-  REQUIRE(zero_step(own.opt, NULL, NULL) == ZERO_OK);
+  REQUIRE(step(comm, own.opt, 5) == ZERO_OK);
   return zero_checkpoints_close(own.saved);
 }
 

@@ -10,6 +10,7 @@
 //          in two precisions, and what export_model makes of the second: DIR.critic.safetensors
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
+#include "support/give_zeros.hpp"
 #include "support/standard.hpp"
 #include "support/toy_model.hpp"
 #include "zero/checkpoint.hpp"
@@ -39,7 +40,7 @@ void save(std::string const& path, int steps) {
     toy::load(optimizer);
     zero::Checkpoints run{path};
     for (int step = 0; step < steps; ++step) {
-      optimizer.step();
+      give_zeros(optimizer).step();
       run.save(optimizer, {.user = {{"epoch", 3}}});
     }
     zero::export_model(optimizer, path + ".parameter.safetensors");
@@ -75,8 +76,8 @@ void several(std::string const& path) {
     zero::ShardedOptimizer critic{comm, toy::model(), zero::Mixed<zero::bf16>{}};
     toy::load(generator);
     toy::load(critic);
-    critic.step();
-    zero::step_together({}, generator, critic);
+    give_zeros(critic).step();
+    zero::step_together({}, give_zeros(generator), give_zeros(critic));
     zero::Checkpoints{path}.save({{"generator", &generator}, {"critic", &critic}});
     zero::export_model(critic, path + ".critic.safetensors");
   });

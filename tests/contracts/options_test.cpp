@@ -21,7 +21,7 @@ std::string const differ = "ranks passed different options to step(): ";
 /// What ranks say that do not tell each other.
 std::string const without_values =
     "ranks passed different options to step(), or values to set_lr() or set_rule(): learning rate, "
-    "max_norm, scale, non_finite, count, floating-point mode, or rules of tensors";
+    "max_norm, scale, non_finite, unsaid, count, floating-point mode, or rules of tensors";
 
 template <class Body>
 void on_ranks(Body const& body) {

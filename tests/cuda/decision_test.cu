@@ -78,12 +78,14 @@ TEST_CASE_FIXTURE(OneStream, "cuda: what ranks bring and read of a step are the 
     check(space, block, [&](StepControl* control, TensorCounts const&) {
       return step::WriteStepWords{control, options, false, 2.25, 99, false};
     });
-    // What two of three ranks were told nothing about, the third has a gradient of.
-    for (bool const some : {false, true}) {
+    // What two of three ranks were told nothing about, the third has a gradient of; or all three
+    // were told nothing about a tensor, nor about any that is tied to it.
+    for (int const some : {0, 1, 2}) {
       for (std::int64_t const differ : {0, 1}) {
         auto sums = words_of(square, differ);
         TensorCounts const counts(reinterpret_cast<StepControl*>(sums.data()), tensors);
-        if (some) counts.words[650] = std::int64_t{2} << TensorCounts::silent_shift;
+        if (some == 1) counts.words[650] = std::int64_t{2} << TensorCounts::silent_shift;
+        if (some == 2) counts.words[650] += std::int64_t{3} << TensorCounts::unsaid_shift;
         for (bool const all : {false, true}) {
           check(space, sums, [&](StepControl* control, TensorCounts const& there) {
             return step::Conclude{control, 3, all, there};
@@ -154,7 +156,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host
       step::TensorBits const some(t, tensors, [](std::size_t at) { return at % 3 != 0; });
       step::TensorBits const others(t, tensors, [](std::size_t at) { return at % 3 == 0; });
       check(space, words_of(0.1), [&](StepControl*, TensorCounts const& counts) {
-        return step::WriteTensorCounts{counts, some, others};
+        return step::WriteTensorCounts{counts, some, others, some};
       });
       check(space, words_of(0.1), [&](StepControl* control, TensorCounts const& counts) {
         return step::CountMissed{control, counts, some, counted};

@@ -327,9 +327,11 @@ Pass plan_pass(Case const& test, StepPlan const& plan, int micro, int rank) {
     for (Visit& visit : pass.backward) visit.adds = dice.pick({1, 1, 1, 0, 2});
     // What waits for units that never come fills a pool, and only what comes last fills nothing.
     std::size_t const left_out = dice.chance(40) ? dice.below(pass.backward.size() + 1) : 0;
-    pass.backward.resize(pass.backward.size() - left_out);
-    bool const drops = dice.chance(30);
-    if (drops && !pass.backward.empty()) pass.backward.back().closes = false;
+    // A step that is given a scale has no options, so that every unit has to be asked for.
+    bool const scaled = plan.call == Call::step_scaled || plan.call == Call::try_step_scaled;
+    if (!scaled) pass.backward.resize(pass.backward.size() - left_out);
+    bool const drops = dice.chance(30) && !pass.backward.empty();
+    if (drops && (!scaled || pass.backward.back().adds > 0)) pass.backward.back().closes = false;
   }
 
   bool const may_overwrite =

@@ -138,6 +138,8 @@ class Rank {
   [[nodiscard]] zero::StepOptions options(float const* address) const {
     zero::StepOptions result{
         .non_finite = plan_.skips ? zero::NonFinite::skip : zero::NonFinite::fail,
+        // Units that no rank asks for are zeros, as the reference has them.
+        .unsaid = test_.has(disorder) ? zero::Unsaid::zeros : zero::Unsaid::fail,
         .overlap_publish = plan_.overlaps};
     if (plan_.learning_rate && plan_.rate_by_address) result.learning_rate_address = address;
     if (!plan_.rate_by_address) result.learning_rate = plan_.learning_rate;

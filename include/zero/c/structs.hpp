@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -50,11 +51,20 @@ class CodedError : public std::exception {
 inline void require(void const* argument, std::string_view name) {
   if (argument == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
 }
-/// @throws Error (invalid_argument) if the struct is null or says another size than this library's
+/// Bytes of a struct in 0.2, if it was smaller.
+template <class Struct>
+inline constexpr std::size_t first_size = sizeof(Struct);
+/// Without what was put behind `reserved`.
+template <>
+inline constexpr std::size_t first_size<zero_step_options> = offsetof(zero_step_options, unsaid);
+
+/// @throws Error (invalid_argument) if the struct is null or says another size than this library's,
+///   or that of 0.2
 template <class Struct>
 void require_struct(Struct const* from, std::string_view name) {
   require(from, name);
   if (from->size == static_cast<std::int64_t>(sizeof(Struct))) return;
+  if (from->size == static_cast<std::int64_t>(first_size<Struct>)) return;
   fail(ErrorKind::invalid_argument,
        {"a ",
         name,
@@ -66,13 +76,15 @@ void require_struct(Struct const* from, std::string_view name) {
         name,
         "_of, and compile both sides with the same zero/c.h"});
 }
-/// What a trainer has filled in, or `standard` for null.
+/// What a trainer has filled in, and `standard` for the rest: for all of it if that is null.
 /// @throws Error (invalid_argument) as `require_struct`
 template <class Struct>
 [[nodiscard]] Struct struct_or(Struct const* from, Struct const& standard, std::string_view name) {
-  if (from == nullptr) return standard;
+  Struct filled = standard;
+  if (from == nullptr) return filled;
   require_struct(from, name);
-  return *from;
+  std::memcpy(&filled, from, static_cast<std::size_t>(from->size));
+  return filled;
 }
 /// @throws Error (invalid_argument) unless it is 0, or 1
 inline void require_flag(std::int32_t value, std::string_view name) {
@@ -177,6 +189,10 @@ inline void require_all(std::size_t wanted,
 /// Options of a step; nothing given stands for those by default.
 [[nodiscard]] inline StepOptions step_options_of(zero_step_options const& from) {
   require_reserved(from.reserved, "zero_step_options");
+  require_reserved(from.reserved_2, "zero_step_options");
+  if (from.unsaid < ZERO_UNSAID_FAIL || from.unsaid > ZERO_UNSAID_REST) {
+    fail(ErrorKind::invalid_argument, {"there is no ", from.unsaid, " of zero_unsaid"});
+  }
   require_flag(from.skip_non_finite, "skip_non_finite");
   require_flag(from.overlap_publish, "overlap_publish");
   require_flag(from.stop, "stop");
@@ -186,6 +202,7 @@ inline void require_all(std::size_t wanted,
   }
   if (from.max_norm != ZERO_DEFAULT) options.max_norm = from.max_norm;
   if (from.skip_non_finite != 0) options.non_finite = NonFinite::skip;
+  options.unsaid = static_cast<Unsaid>(from.unsaid);
   options.overlap_publish = from.overlap_publish != 0;
   options.stop = from.stop != 0;
   if (from.count != 0) options.count = static_cast<long>(from.count);

@@ -115,9 +115,11 @@ class AnyOptimizer {
   ///
   /// What is absent on all ranks rests: parameter, master weight and states stay as they are, decay
   /// included, and its own count of updates does (`steps(tensor)`). What is absent on some ranks
-  /// counts as zeros there. A unit that nobody reduces and nobody declares absent is one of zeros.
-  /// If some ranks reduce or declare it, and others do neither, `step()` fails on every rank and
-  /// names them. Local; it may start reductions, as `reduce` does.
+  /// counts as zeros there. About every unit each rank says something in at least one micro-step:
+  /// it asks for its gradients, or declares them absent. If some ranks do, and others do neither,
+  /// `step()` fails on every rank and names them; if none does, it fails as well, unless
+  /// `StepOptions::unsaid` says that such a unit has zeros, or rests. Local; it may start
+  /// reductions, as `reduce` does.
   /// @param unit  not reduced in this micro-step; one that was asked for is passed to `reduce`
   /// @throws Error (invalid_argument) after the unit, or the step's gradients, were reduced
   void without_gradient(int unit) { engine_.declare_absent(unit); }
@@ -141,7 +143,8 @@ class AnyOptimizer {
     return &engine_.terms_address()->next_loss_scale;
   }
 
-  /// Reduces what is left; units without gradients count as zeros. Collective; blocks.
+  /// Reduces what is left. Units that this rank has no gradients for travel as zeros; whether it
+  /// should have had some is what `step` finds. Collective; blocks.
   void reduce_all() { engine_.reduce_all(); }
   /// The same for a trainer that has added up several micro-batches in its own buffers.
   /// Otherwise they would count as one, with a gradient so many times as large.
@@ -170,8 +173,10 @@ class AnyOptimizer {
   ///   (invalid_argument) for options that make no sense; if lent parameters have masters of
   ///   another type that were never set; on every rank, if parameters that the library owns have
   ///   no values on one of them; on every rank, if all gradients that were lent are empty, on all
-  ///   ranks, and none was declared absent; on every rank, if they were told different options,
-  ///   naming one, its values and the ranks; this changes nothing either
+  ///   ranks, and none was declared absent; on every rank, if no rank has said anything about the
+  ///   gradients of a trained tensor, naming the first one and its unit, unless
+  ///   `StepOptions::unsaid` says what becomes of such tensors; on every rank, if they were told
+  ///   different options, naming one, its values and the ranks; this changes nothing either
   StepReport step(StepOptions const& options = {}) {
     engine_.step(options, 1.);
     return detail::report_of(engine_.taken());

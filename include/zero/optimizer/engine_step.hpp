@@ -22,9 +22,12 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 // Gradients.
 
 ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
-  return parts_->whole(tensor, parts_->gradients.dtype(), [&](std::size_t t) {
+  Elements const all = parts_->whole(tensor, parts_->gradients.dtype(), [&](std::size_t t) {
     return parts_->gradients.tensor(t);
   });
+  auto const slices = parts_->slices_of(tensor);
+  for (std::size_t t = slices.first; t < slices.second; ++t) parts_->presence.hold(t);
+  return all;
 }
 
 ZERO_BODY std::uint64_t Engine::open(int unit, bool overwritten, bool checked) {
@@ -128,9 +131,12 @@ ZERO_BODY void Engine::conclude(RankOptions const& options) {
     presence.conclude();
     auto const present = [&](std::size_t t) { return presence.gives(t); };
     auto const silent = [&](std::size_t t) { return presence.silent(t); };
+    auto const unsaid = [&](std::size_t t) { return presence.unsaid(t); };
     for (std::size_t t = 0; t < counts.tensors; t += TensorBits::capacity) {
-      parts_->kernels.call(
-          WriteTensorCounts{counts, {t, counts.tensors, present}, {t, counts.tensors, silent}});
+      parts_->kernels.call(WriteTensorCounts{counts,
+                                             {t, counts.tensors, present},
+                                             {t, counts.tensors, silent},
+                                             {t, counts.tensors, unsaid}});
     }
   }
   // All ranks' squares, overflows, weights, options and wishes to stop, and the gradients of each
@@ -232,6 +238,7 @@ ZERO_BODY void Engine::update(Decide const& decide, StepOptions const& options) 
   parts_->now.decided = decide;
   if (parts_->space().host_accessible() && parts_->outcome.get().terms.skipped != 0) return;
   parts_->refresh.settle();
+  if (decide.unsaid == Unsaid::rest) parts_->presence.rest_unsaid();
   if (parts_->presence.any_may_rest() || options.count) {
     count_missed(options);
     parts_->outcome.expect();
@@ -263,7 +270,13 @@ ZERO_BODY StepResult Engine::taken() {
   return result;
 }
 
-ZERO_BODY StepResult Engine::result() { return parts_->outcome.result(); }
+ZERO_BODY StepResult Engine::result() {
+  StepReport report;
+  StepFailure const failure = parts_->outcome.take(report);
+  return failure == StepFailure::none
+             ? StepResult(report)
+             : StepResult(error_of(failure, unsaid_values(*parts_, failure)));
+}
 
 ZERO_BODY StepTerms const& Engine::terms() const { return parts_->outcome.get().terms; }
 
@@ -311,12 +324,14 @@ ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
                 .scale = scale,
                 .loss_scaled = scaled,
                 .skip_non_finite = scaled || options.non_finite == NonFinite::skip,
+                .unsaid = options.unsaid,
                 .count = options.count.value_or(0),
                 .rules = parts_->rules.digest()};
   Hash digest;  // of what numbers depend on besides the learning rate
   digest.add(std::bit_cast<std::uint64_t>(decide.max_norm));
   digest.add(std::bit_cast<std::uint64_t>(decide.scale));
   digest.add(decide.skip_non_finite ? 1u : 0u);
+  digest.add(static_cast<std::uint64_t>(decide.unsaid));
   digest.add(static_cast<std::uint64_t>(decide.count));
   digest.add(decide.rules);
   parts_->now.float_mode = FloatMode::now();

@@ -12,6 +12,7 @@ int main() {
   opt.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
     std::fill(out.begin(), out.end(), 1.f);
   });
+  opt.reduce(opt.gradients(0));
   opt.step();
   zero::Checkpoints run{"run"};
   run.save(opt);

@@ -16,6 +16,7 @@ int main() {
                                      zero::PlainSgd{},
                                      zero::Owned{zero::device::MallocAllocator(0)}};
     optimizer.adopt_parameters();
+    optimizer.reduce(optimizer.gradients(0));
     optimizer.step();
   }
   std::printf("zero %d.%d.%d\n", zero::version.major, zero::version.minor, zero::version.patch);

@@ -18,6 +18,21 @@ enum class NonFinite : std::uint8_t {
   skip,  ///< skip the step on every rank and say so in the report
 };
 
+/// What to do about tensors of which no rank has said anything in a step: in none of its
+/// micro-steps was their unit asked for with `gradients(unit)`, or were they lent, or declared
+/// absent with `without_gradient`. Tied tensors are one, and it is enough if one of them was named.
+/// Frozen and empty ones need not be. What was asked for counts as given, reduced or not.
+///
+/// Nothing can be said about gradients that a trainer writes without a call. They count as given,
+/// always: all that are lent by `bind`, and those that the library holds in full, once the trainer
+/// has asked for `gradient(tensor)`, in any step.
+enum class Unsaid : std::uint8_t {
+  fail,   ///< Error (invalid_argument) on every rank, naming the first such tensor and its unit:
+          ///< such a unit was most likely forgotten. Nothing is changed
+  zeros,  ///< their gradients are zeros, so that momentum and decay go on
+  rest,   ///< as if every rank had declared them absent: they rest
+};
+
 /// One micro-batch among those that make up a step.
 struct MicroStep {
   /// How much this rank's micro-batch counts. The update uses the sum of all gradients divided by
@@ -46,8 +61,9 @@ inline constexpr long most_steps = (std::numeric_limits<long>::max)() / 2;
 /// two.
 ///
 /// A step that is captured in a CUDA graph keeps them: learning rate, norm and count are arguments
-/// of its kernels, as the tensors' rules and the weights of its micro-batches are, and every launch
-/// uses those of the capture. The address of a learning rate is kept, too, but not what lies there.
+/// of its kernels, as the tensors' rules, the weights of its micro-batches and what was said of
+/// tensors' gradients are, and every launch uses those of the capture. The address of a learning
+/// rate is kept, too, but not what lies there.
 struct StepOptions {
   /// Of all tensors without a rule of their own, as `set_lr(lr)` for this step alone; finite and at
   /// least 0. The rule's if not given.
@@ -65,6 +81,7 @@ struct StepOptions {
   /// norm, which is not done here.
   std::optional<double> max_norm{};
   NonFinite non_finite = NonFinite::fail;  ///< read only where no loss scale is in use
+  Unsaid unsaid = Unsaid::fail;            ///< of tensors of which no rank has said anything
   /// Number of this update, from 1 to `most_steps`, for trainers that count on their own. Every
   /// tensor that is updated has had so many then; one that rests keeps its count, or takes a
   /// smaller one along. If not given, one more than the run has had.

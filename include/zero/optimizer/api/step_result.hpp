@@ -59,7 +59,7 @@ namespace detail {
     return {ErrorKind::invalid_argument,
             "ranks passed different " +
                 (values.empty() ? "options to step(), or values to set_lr() or set_rule(): "
-                                  "learning rate, max_norm, scale, non_finite, count, "
+                                  "learning rate, max_norm, scale, non_finite, unsaid, count, "
                                   "floating-point mode, or rules of tensors"
                                 : values),
             here,
@@ -70,6 +70,16 @@ namespace detail {
             "some ranks reduced gradients that others neither reduced nor declared absent with "
             "without_gradient()" +
                 (values.empty() ? "" : ": " + values),
+            here,
+            SourceLocation::current()};
+  }
+  if (failure == StepFailure::unsaid) {
+    return {ErrorKind::invalid_argument,
+            "in this step no rank has asked for the gradients of " +
+                (values.empty() ? "some tensor" : values) +
+                ", or declared them absent: pass gradients(unit) to reduce(), or call "
+                "without_gradient(unit) for what has none; StepOptions::unsaid can say that such "
+                "gradients are zeros, or that the tensors rest",
             here,
             SourceLocation::current()};
   }

@@ -9,6 +9,7 @@
 #include "zero/base/unanimity.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/optimizer/api/step_options.hpp"
 #include "zero/precision/loss_scale.hpp"
 #include "zero/rule/rated_rule.hpp"
 
@@ -30,6 +31,7 @@ enum class StepFailure : std::int32_t {
   scale_exhausted,
   learning_rate,
   scales_differ,
+  unsaid,
 };
 
 /// What a host reads of a step.
@@ -40,6 +42,9 @@ struct StepOutcome {
   std::int32_t ended = 0;                   ///< not 0 if the group had ended when it was decided
   std::int32_t stop = 0;                    ///< not 0 if some rank asked for the run to end
   std::int32_t rested = 0;                  ///< tensors that rested in this step
+  /// One more than the number of the first tensor about which no rank said anything, in this step
+  /// or in that which failed; or 0.
+  std::int32_t unsaid = 0;
 
   /// What `differ` is where optimizers that step together have different loss scales.
   static constexpr std::int32_t loss_scales = 2;
@@ -56,13 +61,15 @@ struct StepControl {
   static constexpr std::size_t known_word = stop_word + 1;
   /// ... whether all were told the same options, ...
   static constexpr std::size_t options_word = known_word + 1;
-  /// ... about how many tensors they were told nothing (after the exchange: whether that is so on
-  /// some ranks alone), ...
+  /// ... about how many tensors they were told nothing (after the exchange: `on_some_ranks`, if
+  /// some ranks alone were, or else `on_all_ranks`, if none was told of all that share memory), ...
   static constexpr std::size_t silent_word = options_word + Unanimity::word_count;
   /// ... and how many were lent no gradient at all (after the exchange: whether all were). Behind
   /// these words lie those of `TensorCounts`, which travel with them.
   static constexpr std::size_t empty_word = silent_word + 1;
   static constexpr std::size_t word_count = empty_word + 1;
+  static constexpr std::int64_t on_some_ranks = 1;
+  static constexpr std::int64_t on_all_ranks = 2;
 
   /// The words that are exchanged again where all others were before.
   static constexpr std::size_t repeated_words = silent_word - failed_word;
@@ -85,13 +92,15 @@ static_assert(std::is_trivially_copyable_v<StepControl>);
 static_assert(offsetof(StepControl, words) + sizeof(StepControl::words) == sizeof(StepControl));
 
 /// What lies behind a `StepControl`: two words of each tensor. The first travels with a step's
-/// words. Its lower half counts the ranks on which the tensor has a gradient in this step, and its
-/// upper half those that were told nothing about it. The second counts the updates that it has
+/// words. A third of its bits counts the ranks on which the tensor has a gradient in this step, the
+/// next one those that were told nothing about it nor about any that is tied to it, and the last
+/// one those that were told nothing about it. The second word counts the updates that it has
 /// missed.
 struct TensorCounts {
   static constexpr std::uint64_t bytes_each = 2 * sizeof(std::int64_t);
-  static constexpr int silent_shift = 32;
-  static constexpr std::int64_t one_silent = std::int64_t{1} << silent_shift;
+  static constexpr int unsaid_shift = 21;
+  static constexpr int silent_shift = 2 * unsaid_shift;
+  static constexpr std::int64_t most_ranks = (std::int64_t{1} << unsaid_shift) - 1;
 
   std::int64_t* words = nullptr;   ///< in the memory of the space
   std::int64_t* missed = nullptr;  ///< likewise
@@ -103,9 +112,24 @@ struct TensorCounts {
         missed(words + count),
         tensors(count) {}
 
+  /// What one rank adds to the first word.
+  [[nodiscard]] ZERO_HOST_DEVICE static std::int64_t word_of(std::int64_t present,
+                                                             std::int64_t unsaid,
+                                                             std::int64_t silent) noexcept {
+    return present | unsaid << unsaid_shift | silent << silent_shift;
+  }
   /// Ranks that have a gradient.
   [[nodiscard]] ZERO_HOST_DEVICE std::int64_t present(std::size_t tensor) const noexcept {
-    return words[tensor] & ((std::int64_t{1} << silent_shift) - 1);
+    return words[tensor] & most_ranks;
+  }
+  /// One more than the number of the first tensor about whose memory none of so many ranks was told
+  /// anything; 0 if there is none.
+  [[nodiscard]] ZERO_HOST_DEVICE std::int32_t first_unsaid(std::int64_t ranks) const noexcept {
+    ZERO_UNROLL(1)
+    for (std::size_t t = 0; t < tensors; ++t) {
+      if ((words[t] >> unsaid_shift & most_ranks) == ranks) return static_cast<std::int32_t>(t + 1);
+    }
+    return 0;
   }
   /// Were some of so many ranks told nothing about a tensor, and others something?
   [[nodiscard]] ZERO_HOST_DEVICE bool differ(std::int64_t ranks) const noexcept {
@@ -141,16 +165,16 @@ struct TensorBits {
   }
 };
 
-/// Writes what this rank says of tensors to the words that travel. None of which it was told
-/// nothing has a gradient.
+/// Writes what this rank says of tensors to the words that travel.
 struct WriteTensorCounts {
   TensorCounts counts{};
   TensorBits present{};
   TensorBits silent{};
+  TensorBits unsaid{};
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
     for (std::size_t t = present.first; t < present.end; ++t) {
-      counts.words[t] = silent.of(t) != 0 ? TensorCounts::one_silent : present.of(t);
+      counts.words[t] = TensorCounts::word_of(present.of(t), unsaid.of(t), silent.of(t));
     }
   }
 };
@@ -264,7 +288,11 @@ struct Conclude {
     control->outcome.stop = words[StepControl::stop_word] != 0 ? 1 : 0;
     if (!all) return;
     std::int64_t& silent = words[StepControl::silent_word];
-    silent = silent != 0 && counts.differ(ranks) ? 1 : 0;
+    std::int32_t const unsaid = silent != 0 ? counts.first_unsaid(ranks) : 0;
+    silent = silent != 0 && counts.differ(ranks) ? StepControl::on_some_ranks
+             : unsaid != 0                       ? StepControl::on_all_ranks
+                                                 : 0;
+    if (control->outcome.failure == StepFailure::none) control->outcome.unsaid = unsaid;
     std::int64_t& empty = words[StepControl::empty_word];
     empty = empty == ranks ? 1 : 0;
     std::int64_t const* const weights = words + ExactSum::word_count;
@@ -338,8 +366,9 @@ struct Decide {
   double scale = 1.;                    ///< ... or, below it, multiply it by this
   bool loss_scaled = false;
   bool skip_non_finite = false;  ///< gradients that are not finite are no failure
-  long count = 0;                ///< of this update, from outside; 0: one more than of the last
-  std::uint64_t rules = 0;       ///< digest of what updates each tensor
+  Unsaid unsaid = Unsaid::fail;
+  long count = 0;           ///< of this update, from outside; 0: one more than of the last
+  std::uint64_t rules = 0;  ///< digest of what updates each tensor
   RankOptions options{};
   std::int64_t together = 1;          ///< optimizers that step
   StepControl const* lead = nullptr;  ///< of another one that leads; or null
@@ -352,8 +381,10 @@ struct Decide {
     terms.clip_coefficient = terms.grad_norm > max_norm ? max_norm / terms.grad_norm : scale;
     bool const failed = control->words[StepControl::failed_word] != 0;
     bool const differ = control->outcome.differ != 0;
-    bool const silent = control->words[StepControl::silent_word] != 0;
-    bool const units = silent || control->words[StepControl::empty_word] != 0;
+    std::int64_t const silent = control->words[StepControl::silent_word];
+    bool const some_silent = (silent & StepControl::on_some_ranks) != 0;
+    bool const all_silent = unsaid == Unsaid::fail && (silent & StepControl::on_all_ranks) != 0;
+    bool const units = some_silent || all_silent || control->words[StepControl::empty_word] != 0;
     bool const rate = is_finite(terms.learning_rate) && terms.learning_rate >= 0.;
     // The host writes it while this may be running.
     if (lead == nullptr) {
@@ -376,7 +407,9 @@ struct Decide {
                                      ? StepFailure::scales_differ
                                      : StepFailure::options_differ;
     } else if (!failed && units) {
-      control->outcome.failure = silent ? StepFailure::units_differ : StepFailure::all_empty;
+      control->outcome.failure = some_silent  ? StepFailure::units_differ
+                                 : all_silent ? StepFailure::unsaid
+                                              : StepFailure::all_empty;
     } else if (!failed && terms.overflow == 0) {
       control->outcome.failure =
           terms.weight == 0. ? StepFailure::no_weight : StepFailure::learning_rate;

@@ -50,6 +50,11 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::string not_finite(Parts& parts, RankWord
 ZERO_APART [[nodiscard]] ZERO_COLD std::string forgotten(std::vector<std::int64_t> const& all,
                                                          std::vector<Tensor> const& tensors);
 
+/// The first tensor about which no rank said anything, and its unit, where that is why a step
+/// failed, and the tensor is one of this optimizer's; else nothing.
+ZERO_APART [[nodiscard]] ZERO_COLD std::string unsaid_values(Parts const& parts,
+                                                             StepFailure failure);
+
 /// Why a step failed that these optimizers took together, in words of all ranks; of this rank alone
 /// if some have reported an earlier failure, and know nothing of this one. The first of them that
 /// has to do with it is named.
@@ -133,6 +138,7 @@ ZERO_BODY std::string failure_values(Parts& parts, StepFailure failure) {
   parts.space().download(
       &failed_before, parts.control->words + StepControl::failed_word, sizeof(failed_before));
   if (failed_before != 0) return {};
+  if (failure == StepFailure::unsaid) return unsaid_values(parts, failure);
   RankWords const ranks(parts.groups.world(), parts.arena);
   if (failure == StepFailure::not_finite) return not_finite(parts, ranks);
   if (failure == StepFailure::units_differ) {
@@ -166,6 +172,7 @@ ZERO_BODY Fingerprint fingerprint_of(Decide const& decide,
                                      std::string_view calls,
                                      FloatMode mode) {
   constexpr std::string_view options = "options to step(): ";
+  constexpr std::string_view unsaid[] = {"fail", "zeros", "rest"};
   Fingerprint record;
   record.add(options, "the call", std::string_view(decide.options.known ? "step" : "grad_norm"));
   record.add(options, "optimizers that step together", static_cast<double>(decide.together));
@@ -173,10 +180,18 @@ ZERO_BODY Fingerprint fingerprint_of(Decide const& decide,
   record.add(options, "max_norm", decide.max_norm);
   record.add(options, "scale", decide.scale);
   record.add(options, "non_finite", std::string_view(decide.skip_non_finite ? "skip" : "fail"));
+  record.add(options, "unsaid", unsaid[static_cast<std::size_t>(decide.unsaid)]);
   record.add(options, "count", static_cast<double>(decide.count));
   record.add(options, "floating-point mode", mode.text());
   record.add_hash({}, "rules of tensors", decide.rules);
   return record;
+}
+
+ZERO_BODY std::string unsaid_values(Parts const& parts, StepFailure failure) {
+  std::int32_t const first = parts.outcome.get().unsaid;
+  if (failure != StepFailure::unsaid || first == 0) return {};
+  Tensor const& tensor = parts.tensors[static_cast<std::size_t>(first - 1)];
+  return Message({"tensor '", tensor.name, "' of unit ", tensor.unit}).text();
 }
 
 ZERO_BODY std::string not_finite(Parts& parts, RankWords const& ranks) {

@@ -34,10 +34,8 @@ class Outcome {
   ///   one did not
   /// @throws Error (communication) if it is to be confirmed, and the group has ended meanwhile
   ZERO_APART [[nodiscard]] StepOutcome const& get(bool confirmed = false) const;
-  /// What the last step did, or why it failed. Blocks if that is not known yet.
-  ZERO_APART [[nodiscard]] StepResult result();
-  /// The same apart: why a step since the last report failed, which counts as reported now,
-  /// or what the last step did.
+  /// Why a step since the last report failed, which counts as reported now, or what the last step
+  /// did. Blocks if that is not known yet.
   /// @throws Error (communication) if the group has ended meanwhile
   ZERO_APART [[nodiscard]] StepFailure take(StepReport& report);
 
@@ -65,12 +63,6 @@ ZERO_BODY StepOutcome const& Outcome::get(bool confirmed) const {
     confirmed_ = true;
   }
   return outcome_;
-}
-
-ZERO_BODY StepResult Outcome::result() {
-  StepReport report;
-  StepFailure const failure = take(report);
-  return failure == StepFailure::none ? StepResult(report) : StepResult(error_of(failure));
 }
 
 ZERO_BODY StepFailure Outcome::take(StepReport& report) {

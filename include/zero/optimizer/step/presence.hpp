@@ -19,7 +19,8 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 ///
 /// A tensor that no rank gives and all declare absent rests. What was told of several micro-steps
 /// adds up: one gradient is enough. Tied tensors have one gradient, which rests where all of them
-/// are absent.
+/// are absent. Of a trainer that has memory of whole gradients, to add to without asking, nothing
+/// can be known: its tensor has a gradient where nothing was said.
 class Presence {
  public:
   /// What a rank says of a tensor.
@@ -46,6 +47,8 @@ class Presence {
       declared_ = declared_ || absent_now(t);
     }
   }
+  /// The trainer has got memory of a tensor's whole gradient, for all steps from now on.
+  void hold(std::size_t tensor) noexcept { tensors_[storage_of(tensor)].held = true; }
   /// The tensors of a unit.
   [[nodiscard]] std::vector<std::size_t> const& tensors(int unit) const noexcept {
     return model_->unit_tensors[static_cast<std::size_t>(unit)];
@@ -76,7 +79,9 @@ class Presence {
   [[nodiscard]] bool silent(std::size_t tensor) const noexcept {
     return statement(tensor) == Statement::nothing && trained(tensor);
   }
-  /// Of how many that is so.
+  /// Was nothing said about a storage, in none of its tensors, and could nobody know better?
+  [[nodiscard]] bool unsaid(std::size_t storage) const noexcept { return tensors_[storage].unsaid; }
+  /// Of how many tensors nothing was said.
   [[nodiscard]] std::int64_t silent_count() const noexcept { return silent_count_; }
   /// Is there no gradient of any tensor in it, though none was declared absent? Then all that were
   /// to be lent are empty.
@@ -85,6 +90,8 @@ class Presence {
   [[nodiscard]] Statement statement(std::size_t tensor) const noexcept {
     return statement(tensor, true);
   }
+  /// In a step that is concluded, what nothing was said about was declared absent.
+  ZERO_APART void rest_unsaid() noexcept;
   /// A step begins.
   ZERO_APART void reset() noexcept;
 
@@ -101,6 +108,8 @@ class Presence {
     Statement before = Statement::nothing;  ///< in those of the step before it
     bool gives = false;
     bool may_rest = false;
+    bool unsaid = false;
+    bool held = false;    ///< by the trainer, who may have added to it
     bool rested = false;  ///< in some step
   };
 
@@ -162,11 +171,15 @@ ZERO_BODY void Presence::conclude() noexcept {
     if (storage_of(t) == t) {
       storage.gives = false;
       storage.may_rest = trained(t);
+      storage.unsaid = trained(t) && !storage.held;
     }
     if (!trained(t)) continue;
-    storage.gives = storage.gives || statement(t) == Statement::present;
-    storage.may_rest = storage.may_rest && statement(t) == Statement::absent;
-    silent_count_ += silent(t) ? 1 : 0;
+    Statement const said = statement(t);
+    bool const nothing = said == Statement::nothing;
+    storage.gives = storage.gives || said == Statement::present || (nothing && storage.held);
+    storage.may_rest = storage.may_rest && said == Statement::absent;
+    storage.unsaid = storage.unsaid && nothing;
+    silent_count_ += nothing ? 1 : 0;
     gives = gives || storage.gives;
   }
   for (Known& known : tensors_) {
@@ -174,6 +187,14 @@ ZERO_BODY void Presence::conclude() noexcept {
     any_may_rest_ = any_may_rest_ || known.may_rest;
   }
   all_empty_ = any_may_rest_ && !gives && silent_count_ == 0 && !by_trainer_;
+}
+
+ZERO_BODY void Presence::rest_unsaid() noexcept {
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    Known& storage = tensors_[t];
+    if (storage_of(t) != t || !trained(t) || storage.gives) continue;
+    storage.may_rest = storage.rested = any_may_rest_ = true;
+  }
 }
 
 ZERO_BODY void Presence::reset() noexcept {
