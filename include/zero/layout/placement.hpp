@@ -5,6 +5,7 @@
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/number.hpp"
+#include "zero/layout/name_index.hpp"
 #include "zero/layout/sort_indices.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -69,18 +70,6 @@ class Placement {
 
   ZERO_APART [[noreturn]] static void refuse(Tensor const& tensor, Message const& why);
 
-  /// Finds tensors by name; of equal names the first.
-  class NameIndex {
-   public:
-    ZERO_APART explicit NameIndex(std::vector<Tensor> const& tensors);
-    /// The tensor's number, or a number beyond all tensors.
-    ZERO_APART [[nodiscard]] std::size_t find(std::string const& name) const;
-
-   private:
-    std::vector<Tensor> const* tensors_;
-    std::vector<std::size_t> by_name_;
-  };
-
   ZERO_APART ZERO_COLD void resolve_ties(std::vector<Tensor> const& tensors);
 
   ZERO_APART ZERO_COLD void lay_out_clusters(std::vector<Tensor> const& tensors);
@@ -109,7 +98,7 @@ ZERO_BODY void Placement::refuse(Tensor const& tensor, Message const& why) {
 }
 
 ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
-  NameIndex const index(tensors);
+  detail::NameIndex const index(tensors);
   users_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
@@ -117,7 +106,7 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
     if (tensor.name.empty()) {
       fail(ErrorKind::invalid_argument, {"tensor ", t, " has no name"});
     }
-    if (index.find(tensor.name) != t) refuse(tensor, "is described twice");
+    if (index.find(tensors, tensor.name) != t) refuse(tensor, "is described twice");
     if (tensor.unit < 0 || tensor.unit >= max_units) {
       refuse(tensor, {"has unit ", tensor.unit, ", outside [0, 2^20)"});
     }
@@ -130,7 +119,7 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
     place.count = element_count(tensor);
     place.frozen = tensor.frozen;
     if (!tensor.tied_to.empty()) {
-      std::size_t const found = index.find(tensor.tied_to);
+      std::size_t const found = index.find(tensors, tensor.tied_to);
       if (found >= t) {
         refuse(tensor, {"is tied to '", tensor.tied_to, "', which is not described before it"});
       }
@@ -208,21 +197,6 @@ ZERO_BODY void Placement::index_by_offset(std::vector<Tensor> const& tensors) {
   detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
     return places_[a].offset < places_[b].offset;
   });
-}
-
-ZERO_BODY Placement::NameIndex::NameIndex(std::vector<Tensor> const& tensors) : tensors_(&tensors) {
-  for (std::size_t t = 0; t < tensors.size(); ++t) by_name_.push_back(t);
-  detail::sort_indices(by_name_, [&](std::size_t a, std::size_t b) {
-    int const order = tensors[a].name.compare(tensors[b].name);
-    return order != 0 ? order < 0 : a < b;
-  });
-}
-
-ZERO_BODY std::size_t Placement::NameIndex::find(std::string const& name) const {
-  auto const at = std::partition_point(
-      by_name_.begin(), by_name_.end(), [&](std::size_t t) { return (*tensors_)[t].name < name; });
-  bool const found = at != by_name_.end() && (*tensors_)[*at].name == name;
-  return found ? *at : tensors_->size();
 }
 
 #endif  // ZERO_BODIES

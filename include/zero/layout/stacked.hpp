@@ -5,11 +5,13 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/number.hpp"
+#include "zero/layout/name_index.hpp"
 #include "zero/layout/tensor.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,16 +48,16 @@ ZERO_BODY Slices take_apart(std::vector<Tensor> const& described) {
   Slices slices;
   bool const any = std::any_of(
       described.begin(), described.end(), [](Tensor const& tensor) { return tensor.stacked; });
+  std::optional<detail::NameIndex> index;
+  if (any) index.emplace(described);
   for (std::size_t d = 0; d < described.size(); ++d) {
     Tensor const& whole = described[d];
     auto const refuse = [&](Message const& why) {
       fail(ErrorKind::invalid_argument, {"tensor '", whole.name, "' ", why});
     };
-    Tensor const* target = nullptr;
-    for (std::size_t e = 0; any && e < d; ++e) {
-      if (described[e].name == whole.name) refuse("is described twice");
-      if (described[e].name == whole.tied_to) target = &described[e];
-    }
+    if (any && index->find(described, whole.name) < d) refuse("is described twice");
+    std::size_t const earlier = any ? index->find(described, whole.tied_to) : d;
+    Tensor const* const target = earlier < d ? &described[earlier] : nullptr;
     if (target != nullptr && target->stacked != whole.stacked) {
       refuse({"is tied to '", whole.tied_to, "', but only one of them is stacked"});
     }

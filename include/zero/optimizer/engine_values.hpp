@@ -378,9 +378,9 @@ ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
 }
 
 ZERO_BODY Elements WholeModel::operator[](std::string_view name) const {
-  for (std::size_t t = 0; t < views_.size(); ++t) {
-    if (engine_->model().described[t].name == name) return views_[t];
-  }
+  Model const& model = engine_->model();
+  std::size_t const t = model.by_name.find(model.described, name);
+  if (t < views_.size()) return views_[t];
   fail(ErrorKind::invalid_argument, {"the model has no tensor '", name, "'"});
 }
 

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
+#include "zero/layout/name_index.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/stacked.hpp"
 #include "zero/layout/tensor.hpp"
@@ -28,6 +29,9 @@ struct Model {
 
   ZERO_APART void require_unit(int unit) const;
   ZERO_APART void require_tensor(std::size_t tensor) const;
+  /// The tensor of a unit that is described by a name: an index into `tensors`.
+  /// @throws Error (invalid_argument) if the unit has none
+  ZERO_APART [[nodiscard]] std::size_t in_unit(int unit, std::string_view name) const;
   /// Which of the described tensors this is, or has the name of.
   ZERO_APART [[nodiscard]] std::size_t index_of(Tensor const& tensor) const;
   /// Whose rule is meant by a name.
@@ -76,6 +80,7 @@ struct Model {
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_read(int unit, Error const& error) const;
 
   std::vector<Tensor> described;
+  NameIndex by_name;            ///< of `described`
   std::vector<Tensor> tensors;  ///< what units have: slices of those that are stacked
   std::vector<Slice> slices;    ///< where each of `tensors` is from
   Partition partition;
@@ -116,6 +121,7 @@ class UnitReaders {
 
 ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Partition shared_out)
     : described(std::move(as_described)),
+      by_name(described),
       tensors(std::move(taken_apart.tensors)),
       slices(std::move(taken_apart.of)),
       partition(std::move(shared_out)) {
@@ -151,6 +157,7 @@ ZERO_BODY void Model::require_tensor(std::size_t tensor) const {
 }
 
 ZERO_BODY std::pair<std::size_t, std::size_t> Model::slices_of(std::size_t tensor) const {
+  if (slices.size() == described.size()) return {tensor, tensor + 1};  // none has two
   auto const begin = std::partition_point(
       slices.begin(), slices.end(), [&](Slice const& slice) { return slice.described < tensor; });
   auto const end = std::partition_point(
@@ -166,22 +173,30 @@ ZERO_BODY std::size_t Model::slice_at(std::size_t tensor, std::uint64_t element)
   return t;
 }
 
+ZERO_BODY std::size_t Model::in_unit(int unit, std::string_view name) const {
+  std::size_t const d = by_name.find(described, name);
+  // The slices of a stacked tensor are of consecutive units.
+  int const before = d < described.size() ? unit - described[d].unit : -1;
+  if (before >= 0) {
+    auto const [first, last] = slices_of(d);
+    if (static_cast<std::size_t>(before) < last - first) {
+      return first + static_cast<std::size_t>(before);
+    }
+  }
+  fail(ErrorKind::invalid_argument, {"unit ", unit, " has no tensor '", name, "'"});
+}
+
 ZERO_BODY std::size_t Model::index_of(Tensor const& tensor) const {
-  for (std::size_t t = 0; t < described.size(); ++t) {
-    if (&described[t] == &tensor) return t;
-  }
-  for (std::size_t t = 0; t < described.size(); ++t) {
-    if (described[t].name == tensor.name) return t;
-  }
+  std::size_t const t = by_name.find(described, tensor.name);
+  if (t < described.size()) return t;
   fail(ErrorKind::invalid_argument, {"there is no tensor '", tensor.name, "'"});
 }
 
 ZERO_BODY Model::Named Model::named(std::string_view name) const {
   Named found;
-  std::size_t single = described.size();
+  std::size_t const single = by_name.find(described, name);
   std::vector<std::string_view> groups;
   for (std::size_t t = 0; t < described.size(); ++t) {
-    if (described[t].name == name) single = t;
     std::string_view const group = described[t].group;
     found.group = found.group || group == name;
     if (group.empty() || std::find(groups.begin(), groups.end(), group) != groups.end()) continue;

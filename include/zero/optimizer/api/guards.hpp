@@ -31,10 +31,7 @@ class UnitTensors {
     return (*own_)[i];
   }
   [[nodiscard]] std::size_t index(std::string_view name) const {
-    for (std::size_t const t : *own_) {
-      if (model_->described[model_->slices[t].described].name == name) return t;
-    }
-    fail(ErrorKind::invalid_argument, {"unit ", unit_, " has no tensor '", name, "'"});
+    return model_->in_unit(unit_, name);
   }
 
  private:
