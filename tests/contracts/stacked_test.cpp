@@ -247,6 +247,7 @@ TEST_CASE("a stack without a gradient rests in all layers, one layer in its own"
   optimizer.step();
   CHECK(optimizer.steps(2) == 1);
   CHECK(optimizer.counters().steps.size() == layered().size());
+  CHECK(optimizer.counters().slice_steps() == optimizer.counters().steps);
   CHECK(refusal([&] { return optimizer.steps(9); }) == "there is no tensor 9; 9 are described");
 }
 

@@ -90,6 +90,15 @@ inline void require_usable(MPI_Comm comm, Options const& options) {
           wanted == MPI_THREAD_MULTIPLE ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SERIALIZED",
           ", which MPI_Init_thread did not provide"});
   }
+  int is_main = 1;
+  if (provided < MPI_THREAD_SERIALIZED) check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
+  if (is_main == 0) {
+    fail(ErrorKind::invalid_argument,
+         {"MPI_Init_thread provided ",
+          provided == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED",
+          ", so that only the thread that called it may call MPI; this is another one: ask for "
+          "MPI_THREAD_SERIALIZED"});
+  }
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::mpi::detail

@@ -99,13 +99,21 @@ struct StepOptions {
 /// rank.
 struct Counters {
   /// Updates of each tensor, in registration order, and of each slice of a stacked one: fewer than
-  /// `step` if it has rested.
+  /// `step` if it has rested. Where tensors are stacked, there are more of them than tensors:
+  /// `slice_steps()` says so, and `steps(tensor)` of an optimizer is by tensor.
   std::vector<long> steps{};
   float loss_scale = 1.f;  ///< that the gradients of the next step are to carry
   /// Clean steps in a row, counted towards the growth of the scale; below 0, steps in a row that
   /// overflowed at the smallest scale.
   int loss_scale_streak = 0;
   long step = -1;  ///< updates of the run; below 0, as many as the tensor that has most
+
+  /// `steps`, by a name that says what is counted: an entry for each slice of a stacked tensor.
+  [[nodiscard]] ZERO_ALWAYS_INLINE std::vector<long>& slice_steps() noexcept { return steps; }
+  /// @overload
+  [[nodiscard]] ZERO_ALWAYS_INLINE std::vector<long> const& slice_steps() const noexcept {
+    return steps;
+  }
   friend bool operator==(Counters const&, Counters const&) = default;
 };
 
