@@ -159,9 +159,9 @@ def run(arguments, plan, recovery):
         late = when - times[0] - DEADLINE - 1
         if late > 0:
             problems.append(f"rank {survivor} spoke {late:.2f} s too late")
-        if not re.search(rf"did not take part in MPI_\w+ .*rank {survivor}, in "
+        if not re.search(rf": rank {rank} did not take part in MPI_\w+ .*rank {survivor}, in "
                          "(construction|split|close)", words) and "MPI reports" not in words:
-            problems.append(f"rank {survivor} names no call: {words}")
+            problems.append(f"rank {survivor} does not name {rank}, or no call: {words}")
     return problems, text
 
 

@@ -213,7 +213,8 @@ TEST_CASE("ranks on other nodes are told that a call of MPI's was given up") {
   options.deadline_s = 2;
   options.node = mpi_tests::world_rank();
   Comm comm(MPI_COMM_WORLD, options);
-  std::string const given_up = "did not take part in MPI_Iallgather";
+  std::string const given_up =
+      "rank " + std::to_string(last) + " did not take part in MPI_Iallgather";
   auto const split = [&] { static_cast<void>(comm.split(comm.rank() == 1 ? 1 : 0, 0)); };
   int token = 0;
   if (comm.rank() == 1) {

@@ -48,11 +48,50 @@ TEST_CASE("ranks with different options are told so, all of them, at once, and w
     Options options = patient;
     if (odd) row.change(options);
     mpi_tests::Stopwatch const watch;
-    CHECK(contains(error_of([&] { Comm comm(MPI_COMM_WORLD, options); }),
-                   "ranks disagree on Options::" + row.field + ": " + row.value + all_but_1() +
-                       "; " + row.odd_value + " on rank 1"));
+    std::string const text = error_of([&] { Comm comm(MPI_COMM_WORLD, options); });
+    CHECK_MESSAGE(contains(text,
+                           "ranks disagree on Options::" + row.field + ": " + row.value +
+                               all_but_1() + "; " + row.odd_value + " on rank 1"),
+                  text);
     CHECK(watch.seconds() < 15);
   }
+}
+
+TEST_CASE("who is asked for in a construction that failed does not end the next one") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 2) return;
+  int const next = (mpi_tests::world_rank() + 1) % ranks;
+  // Nobody is in a construction any more, where it would count.
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Send(nullptr, 0, MPI_BYTE, next, 32'767, MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  Comm comm(MPI_COMM_WORLD, patient);
+  comm.close();
+}
+
+TEST_CASE("ranks that do not come to a construction are named, and nobody else") {
+  int const ranks = mpi_tests::world_size();
+  if (ranks < 4) return;
+  MPI_Comm all = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &all);
+  // A parent with handlers of its own: its errors stay the trainer's.
+  MPI_Comm_set_errhandler(all, MPI_ERRORS_ARE_FATAL);
+  Options options = patient;
+  options.deadline_s = 1;
+  int const rank = mpi_tests::world_rank();
+  // Rank 3 comes when the others have waited for most of the deadline.
+  if (rank == 3) mpi_tests::sleep_ms(700);
+  if (rank != 1 && rank != 2) {
+    mpi_tests::Stopwatch const watch;
+    CHECK(contains(error_of([&] { Comm comm(all, options); }),
+                   "ranks 1, 2 did not take part in MPI_Comm_idup within 1"));
+    CHECK(watch.seconds() < 3);
+  }
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  MPI_Comm_get_errhandler(all, &handler);
+  CHECK(handler == MPI_ERRORS_ARE_FATAL);
+  MPI_Errhandler_free(&handler);
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 TEST_CASE("a rank of version 0.2 is told apart before anything else, and hears of the others") {

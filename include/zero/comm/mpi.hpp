@@ -53,8 +53,10 @@ namespace zero::inline ZERO_NAMESPACE {
 /// wait for it after the first chunks.
 ///
 /// Construction, `split` and `close` make calls of MPI's that only block. All ranks meet before
-/// each of them, by the deadline, at every level of threads. A rank that dies between the two
-/// leaves the others inside of MPI.
+/// each of them, by the deadline, at every level of threads. Ranks that wait in vain send each
+/// other empty messages to find out who is missing, and name them; in construction over the
+/// trainer's communicator, with the tag 32767. A rank that dies after all have met leaves the
+/// others inside of MPI.
 ///
 /// The destructor is local and leaves MPI's handles behind; `close` frees them.
 /// @tparam Reduction  `mpi::Ordered`: sums are added in rank order

@@ -24,14 +24,25 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// What MPI can start without blocking is polled. Before what has no such form all ranks meet in a
 /// barrier that is polled, at any thread level. A rank that dies between the two is not found: the
 /// others stay in MPI's call.
+///
+/// A rank whose patience ends calls the roll: it sends an empty message to all, and who waits and
+/// sees it does the same, whatever it waits for. Who sends none is missing. Nothing is sent before.
 class Blocking {
  public:
-  Blocking(MPI_Comm comm, double deadline_s) : deadline_(deadline_s) {
+  /// @param comm  has all ranks; the roll is called over it in construction
+  Blocking(MPI_Comm comm, double deadline_s) : world_(comm), deadline_(deadline_s) {
     check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
+    // Of a construction that failed before.
+    while (next_word() >= 0) {
+    }
   }
 
   /// Names what the calls from here on are for.
-  void begin(char const* operation) noexcept { operation_ = operation; }
+  /// @param world  has all ranks, in the same order; the roll is called over it
+  void begin(char const* operation, MPI_Comm world) noexcept {
+    operation_ = operation;
+    world_ = world;
+  }
   /// Why waiting ended without the others; empty if it never did.
   [[nodiscard]] std::string const& complaint() const noexcept { return complaint_; }
 
@@ -41,22 +52,22 @@ class Blocking {
     MPI_Request barrier = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(comm, &barrier), "MPI_Ibarrier");
     // One that never completes stays MPI's own: it cannot be cancelled.
-    if (!completes(barrier, "MPI_Ibarrier", deadline_)) give_up(call);
+    if (!completes(barrier, "MPI_Ibarrier", deadline_)) give_up(call, comm);
   }
 
   /// Looks until `ready()`.
-  /// @param what  others do meanwhile
+  /// @param what  the ranks of `comm` do meanwhile
   /// @throws Error (communication) after the deadline
   template <class Ready>
-  void wait(char const* what, Ready const& ready) {
-    if (!look(ready, deadline_)) give_up(what);
+  void wait(char const* what, MPI_Comm comm, Ready const& ready) {
+    if (!comes(ready, deadline_)) give_up(what, comm);
   }
 
   /// What every rank gives, in rank order.
   template <class T>
   [[nodiscard]] ZERO_COLD std::vector<T> gather(MPI_Comm comm, int size, T const& mine) {
     std::vector<T> all = gather(comm, size, mine, deadline_);
-    if (all.empty()) give_up("MPI_Iallgather");
+    if (all.empty()) give_up("MPI_Iallgather", comm);
     return all;
   }
 
@@ -73,7 +84,7 @@ class Blocking {
     // Others may be where they cannot hear of it. Then this rank knows enough.
     Seconds const limit = problem.empty() ? deadline_ : (std::min)(deadline_, Seconds(1));
     std::vector<Problem> const all = gather(comm, size, mine, limit);
-    if (all.empty() && problem.empty()) give_up("MPI_Iallgather");
+    if (all.empty() && problem.empty()) give_up("MPI_Iallgather", comm);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       std::string_view const text = all[rank].text;
       if (!text.empty()) return Message({"rank ", rank, ": ", text}).text();
@@ -87,7 +98,7 @@ class Blocking {
       return MPI_Comm_idup(comm, &made, &request);
     };
     auto const made = polled("MPI_Comm_idup", MPI_COMM_NULL, deadline_, copy);
-    if (made == nullptr) give_up("MPI_Comm_idup");
+    if (made == nullptr) give_up("MPI_Comm_idup", comm);
     return returning_errors(*made);
   }
   /// The part of a communicator that gives the same color, ordered by key.
@@ -111,17 +122,18 @@ class Blocking {
  private:
   using Seconds = std::chrono::duration<double>;
 
+  /// The largest that every MPI has: the trainer's own messages hardly have it.
+  static constexpr int roll_tag = 32'767;
+  static constexpr Seconds answer_time{0.5};
+
   [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return comm;
   }
 
-  /// Nothing if that takes longer than `limit`.
+  /// Nothing if that takes longer than `limit`, or for another rank.
   template <class T>
-  [[nodiscard]] static std::vector<T> gather(MPI_Comm comm,
-                                             int size,
-                                             T const& mine,
-                                             Seconds limit) {
+  [[nodiscard]] std::vector<T> gather(MPI_Comm comm, int size, T const& mine, Seconds limit) {
     auto const gather = [=](std::vector<T>& all, MPI_Request& request) {
       auto const bytes = static_cast<int>(sizeof(T));
       return MPI_Iallgather(
@@ -135,12 +147,12 @@ class Blocking {
   }
 
   /// What MPI writes, once `begin(memory, request)` has been called, or null if that takes longer
-  /// than `limit`.
+  /// than `limit`, or for another rank.
   template <class Memory, class Begin>
-  [[nodiscard]] static std::unique_ptr<Memory> polled(char const* name,
-                                                      Memory const& start,
-                                                      Seconds limit,
-                                                      Begin const& begin) {
+  [[nodiscard]] std::unique_ptr<Memory> polled(char const* name,
+                                               Memory const& start,
+                                               Seconds limit,
+                                               Begin const& begin) {
     auto memory = std::make_unique<Memory>(start);
     MPI_Request request = MPI_REQUEST_NULL;
     check(begin(*memory, request), name);
@@ -148,13 +160,25 @@ class Blocking {
     if (!completes(request, name, limit)) static_cast<void>(memory.release());
     return memory;
   }
-  [[nodiscard]] static bool completes(MPI_Request& request, char const* name, Seconds limit) {
+  [[nodiscard]] bool completes(MPI_Request& request, char const* name, Seconds limit) {
     auto const is_complete = [&] {
       int complete = 0;
       check(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), name);
       return complete != 0;
     };
-    return look(is_complete, limit);
+    return comes(is_complete, limit);
+  }
+  /// Is it ready before the limit, and before another rank calls the roll?
+  template <class Ready>
+  [[nodiscard]] bool comes(Ready const& ready, Seconds limit) {
+    bool is_ready = false;
+    auto const is_over = [&] {
+      is_ready = ready();
+      int word = 0;
+      if (!is_ready) MPI_Iprobe(MPI_ANY_SOURCE, roll_tag, world_, &word, MPI_STATUS_IGNORE);
+      return is_ready || word != 0;
+    };
+    return look(is_over, limit) && is_ready;
   }
   template <class Ready>
   [[nodiscard]] static bool look(Ready const& ready, Seconds limit) {
@@ -165,17 +189,83 @@ class Blocking {
     return true;
   }
 
-  [[noreturn]] ZERO_COLD void give_up(char const* what) {
-    complaint_ = Message({"some rank did not take part in ",
-                          what,
-                          " within ",
-                          deadline_.count(),
-                          " s: it is gone, or hangs, or does something else than ",
-                          operation_})
-                     .text();
+  /// The rank that a word of the roll is from, or -1.
+  [[nodiscard]] int next_word() const {
+    int word = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, roll_tag, world_, &word, &status);
+    if (word == 0) return -1;
+    MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, roll_tag, world_, MPI_STATUS_IGNORE);
+    return status.MPI_SOURCE;
+  }
+
+  /// Calls the roll.
+  /// @return which ranks of `comm` do not wait, as numbered in the first group
+  [[nodiscard]] ZERO_COLD std::vector<int> missing(MPI_Comm comm) const {
+    // The trainer's communicator may have errors end the program.
+    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+    MPI_Comm_get_errhandler(world_, &handler);
+    MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+    int size = 0;
+    MPI_Comm_size(world_, &size);
+    std::vector<bool> present(static_cast<std::size_t>(size));
+    for (int peer = 0; peer < size; ++peer) {
+      present[static_cast<std::size_t>(peer)] = peer == rank_;
+      MPI_Request word = MPI_REQUEST_NULL;
+      if (peer != rank_) MPI_Isend(nullptr, 0, MPI_BYTE, peer, roll_tag, world_, &word);
+      if (word != MPI_REQUEST_NULL) MPI_Request_free(&word);
+    }
+    auto const all_present = [&] {
+      for (int peer = next_word(); peer >= 0; peer = next_word()) {
+        present[static_cast<std::size_t>(peer)] = true;
+      }
+      return std::count(present.begin(), present.end(), false) == 0;
+    };
+    static_cast<void>(look(all_present, answer_time));
+    MPI_Comm_set_errhandler(world_, handler);
+    MPI_Errhandler_free(&handler);
+
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Group members = MPI_GROUP_NULL;
+    MPI_Comm_group(world_, &all);
+    MPI_Comm_group(comm, &members);
+    std::vector<int> absent;
+    for (int peer = 0; peer < size; ++peer) {
+      int place = MPI_UNDEFINED;
+      MPI_Group_translate_ranks(all, 1, &peer, members, &place);
+      if (place != MPI_UNDEFINED && !present[static_cast<std::size_t>(peer)]) {
+        absent.push_back(peer);
+      }
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&members);
+    return absent;
+  }
+
+  [[noreturn]] ZERO_COLD void give_up(char const* what, MPI_Comm comm) {
+    std::string const within = Message({" within ", deadline_.count(), " s"}).text();
+    std::string names;
+    std::vector<int> const absent = missing(comm);
+    for (int const rank : absent) names += Message({names.empty() ? "" : ", ", rank}).text();
+    if (absent.empty()) {
+      complaint_ =
+          Message({"MPI has not finished ", what, within, ", though all of its ranks wait"}).text();
+    } else {
+      bool const one = absent.size() == 1;
+      complaint_ = Message({one ? "rank " : "ranks ",
+                            names,
+                            " did not take part in ",
+                            what,
+                            within,
+                            one ? ": it is gone, or hangs, or does something else than "
+                                : ": they are gone, or hang, or do something else than ",
+                            operation_})
+                       .text();
+    }
     fail(ErrorKind::communication, complaint_, {.rank = rank_, .operation = operation_});
   }
 
+  MPI_Comm world_;
   Seconds deadline_;
   int rank_ = -1;
   char const* operation_ = "construction";

@@ -74,6 +74,8 @@ class Family final : public EndingPeers {
   /// A communicator with all ranks, for a group. Collective; blocks.
   [[nodiscard]] MPI_Comm duplicate() { return blocking.duplicate(comm_); }
 
+  /// With all ranks.
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] int node_of(int world_rank) const noexcept {
@@ -188,7 +190,7 @@ class Family final : public EndingPeers {
     for (int rank = 0; rank < size_; ++rank) {
       if (is_remote(rank)) expected += sent[static_cast<std::size_t>(rank)];
     }
-    blocking.wait("the last notices", [&] {
+    blocking.wait("the last notices", comm_, [&] {
       hear();
       return departures().size() >= expected && !mailbox_->holds();
     });

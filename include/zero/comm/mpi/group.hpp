@@ -142,7 +142,7 @@ class Group final : public Base {
                                                                   std::string_view name) override {
     Lock const lock(family_->mutex);
     Blocking& blocking = family_->blocking;
-    blocking.begin("split");
+    blocking.begin("split", family_->comm());
     int const first = *std::min_element(members.begin(), members.end());
     MPI_Comm const part = blocking.divide(comm_, first, rank);
     std::vector<int> world;
@@ -186,16 +186,16 @@ class Group final : public Base {
 
   ZERO_COLD void close() override {
     Lock const lock(family_->mutex);
-    family_->blocking.begin("close");
+    family_->blocking.begin("close", family_->comm());
     // What peers say to have taken would reach a later group that MPI takes for this one.
-    family_->blocking.wait("the last messages", [&] {
+    family_->blocking.wait("the last messages", comm_, [&] {
       links_->poll();
       bool const settled = links_->settle();
       check(links_->error(), "MPI_Testsome");
       return settled;
     });
     links_->cancel();
-    family_->blocking.wait("the end of receives", [&] { return links_->is_idle(); });
+    family_->blocking.wait("the end of receives", comm_, [&] { return links_->is_idle(); });
     family_->blocking.meet("MPI_Comm_free", comm_);
     family_->leave(this);
     if (!is_first()) window_->close();
