@@ -289,6 +289,10 @@ class Checkpoints {
       LoadReport report;
       std::string damage = detail::damage_found([&] { restores.read(found->path); });
       if (damage.empty()) {
+        restores.match();
+        damage = detail::damage_found([&] { restores.compare(); });
+      }
+      if (damage.empty()) {
         restores.fit();
         damage = detail::damage_found([&] { report = restores.apply(); });
       }
@@ -307,6 +311,8 @@ class Checkpoints {
     static_cast<void>(ranks_of(optimizers));
     detail::Restores restores(directory_.files(), optimizers, options, options_.file_deadline_s);
     restores.read(found.path);
+    restores.match();
+    restores.compare();
     restores.fit();
     return restores.apply();
   }

@@ -80,9 +80,10 @@ TEST_CASE("ties lead to tensors before, and following all of them takes no longe
   // Each tensor of an optimizer asks where its elements are.
   zero::Catalog const catalog = zero::read_catalog(chain, "run");
   zero::LoadOptions const options{.parameters_only = true};
-  auto const plan = zero::detail::LoadPlanner(catalog, tensors, options).plan({}, {});
+  zero::detail::LoadPlanner planner(catalog, tensors, options);
+  auto const plan = planner.plan({});
   CHECK(plan.missing.empty());
-  CHECK(std::count(plan.loaded.begin(), plan.loaded.end(), true) == count);
+  CHECK(std::count(plan.values.begin(), plan.values.end(), true) == count);
 
   for (std::string const other : {"t24999", "t0"}) {
     tensors[0].tied_to = other;
@@ -155,11 +156,102 @@ TEST_CASE("a tensor that is cut into single elements needs memory in proportion 
     zero::LoadOptions const options{.parameters_only = true};
     Tensors const here{tensor};
     std::vector<std::byte> memory(rows * sizeof(float));
-    auto const plan =
-        zero::detail::LoadPlanner(catalog, here, options)
-            .plan({{.tensor = 0, .array = "master", .count = rows, .memory = memory.data()}}, {});
+    zero::detail::LoadPlanner planner(catalog, here, options);
+    auto plan = planner.plan({});
+    planner.place({{.tensor = 0, .array = "master", .count = rows, .memory = memory.data()}}, plan);
     CHECK(plan.wanted.size() == rows);
   });
+}
+
+/// So many tensors whose names have that many letters.
+std::vector<zero::Tensor> long_names(std::size_t count, std::size_t letters) {
+  std::vector<zero::Tensor> tensors;
+  for (std::size_t t = 0; t < count; ++t) {
+    tensors.push_back({.name = std::string(letters, 'n') + std::to_string(t), .shape = {2}});
+  }
+  return tensors;
+}
+
+/// The end of what readers say of a text that is too long.
+constexpr char const* too_long = "no reader takes more than 100000000";
+
+TEST_CASE("a rank's file that no reader would take is refused before a byte is written [full]") {
+  // Masters, two states, and the description.
+  auto const many = long_names(8, 3'200'000);
+  ModelFiles files;
+  std::string const said = failure_of([&] {
+    zero::Self comm;
+    zero::ShardedOptimizer optimizer{comm, many};
+    toy::load(optimizer);
+    zero::Checkpoints("run", {}, files).save(optimizer);
+  });
+  CHECK(said.starts_with("invalid argument: on rank 0: "));
+  check_says(said, too_long);
+  CHECK(files.changes() == 0);
+
+  // Of another rank, too: the first one has not begun when it is found.
+  for (std::string const& each : failures(2, [&](zero::InProcess& world) {
+         zero::InProcess comm = world.split(world.rank(), 0);
+         zero::ShardedOptimizer optimizer{comm, world.rank() == 1 ? many : long_names(1, 3)};
+         toy::load(optimizer);
+         zero::Checkpoints("run", {}, files).save(optimizer, {}, world);
+       })) {
+    CHECK(each.starts_with("invalid argument: on rank 1: "));
+    check_says(each, too_long);
+  }
+  CHECK(files.changes() == 0);
+}
+
+TEST_CASE("a header that a later save would make too long is refused at the first [full]") {
+  auto const refused = [](std::size_t letters) {
+    return failure_of([&] {
+      nlohmann::json const about{{"text", std::string(letters, 'n')}};
+      static_cast<void>(zero::detail::header_of({}, std::vector<zero::Tensor>(1000), 0, about));
+    });
+  };
+  CHECK(refused(98'900'000) == "");
+  check_says(refused(99'000'000), too_long);
+}
+
+TEST_CASE("a model file that no reader would take is refused before a byte is written [full]") {
+  auto const many = long_names(8, 13'000'000);
+  ModelFiles files;
+  zero::Self comm;
+  zero::ShardedOptimizer optimizer{comm, many};
+  toy::load(optimizer);
+  auto const exported = [&](std::uint64_t most) {
+    return failure_of([&] { zero::export_model(optimizer, "m", {.max_file_bytes = most}, files); });
+  };
+  check_says(exported(1000), too_long);
+  // Each file could be read, and their index could not.
+  std::string const said = exported(1);
+  check_says(said, "invalid argument: ");
+  check_says(said, "the index of a model's files would have ");
+  CHECK(files.changes() == 0);
+}
+
+TEST_CASE("a manifest, and what else no reader would take, is refused before a byte is written") {
+  zero::Manifest manifest{.user = {{"text", std::string(1000, 'n')}}};
+  CHECK(zero::detail::manifest_text(manifest, 2000).size() < 2000);
+  check_says(failure_of([&] { zero::detail::manifest_text(manifest, 1000); }),
+             "and no more than 1000 are read");
+
+  ModelFiles files;
+  auto const saved = [&](zero::Tensor tensor, nlohmann::json user) {
+    return failure_of([&] {
+      zero::Self comm;
+      zero::ShardedOptimizer optimizer{comm, {std::move(tensor)}};
+      toy::load(optimizer);
+      zero::Checkpoints("run", {}, files).save(optimizer, {.user = std::move(user)});
+    });
+  };
+  check_says(saved({.name = "w", .shape = std::vector<std::size_t>(65, 1)}, {}),
+             "tensor 'w' has more than 64 axes");
+  check_says(saved({.name = "w", .shape = {1}}, {{"text", "\xff"}}),
+             "the user's JSON cannot be written");
+  CHECK(files.changes() == 0);
+  CHECK(saved({.name = "w", .shape = std::vector<std::size_t>(64, 1)}, {}) == "");
+  CHECK(zero::verify_checkpoint("run/000001-step-0", files).empty());
 }
 
 }  // namespace

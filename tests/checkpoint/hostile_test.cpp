@@ -131,8 +131,10 @@ void load(zero::Catalog const& catalog, Sample const& sample, bool direct, Model
   }
   REQUIRE(used == memory.size());
   zero::LoadOptions const options{.strict = false};
-  auto const plan = zero::detail::LoadPlanner(catalog, sample.tensors, options)
-                        .plan(runs, {"exp_avg", "exp_avg_sq"});
+  zero::detail::LoadPlanner planner(catalog, sample.tensors, options);
+  auto plan = planner.plan({"exp_avg", "exp_avg_sq"});
+  static_cast<void>(planner.differing(runs, files, [] {}));
+  planner.place(runs, plan);
   auto const place = [&](void* to, void const* from, std::size_t count) {
     auto const at = static_cast<std::size_t>(static_cast<std::byte*>(to) - bytes);
     REQUIRE(at + count <= used * sizeof(float));

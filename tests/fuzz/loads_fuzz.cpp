@@ -222,10 +222,18 @@ std::string contents(std::string const& directory) {
 }
 
 /// Sets a piece to what a checkpoint has for it, read without an optimizer.
-void read_piece(zero::Catalog const& catalog, Piece& piece) {
-  // Here "head" lies where "w" does, whatever the checkpoint has of it.
-  zero::CatalogTensor const* tensor =
-      &catalog.tensors.at(piece.tensor == "head" ? "w" : piece.tensor);
+void read_piece(zero::Catalog const& catalog, zero::LoadReport const& report, Piece& piece) {
+  // Here "head" lies where "w" does: both have what was saved of the first of them that fits.
+  bool const tied = piece.tensor == "head" || piece.tensor == "w";
+  bool const fits = catalog.tensors.count("w") != 0 &&
+                    std::ranges::none_of(report.unfit, [](std::string const& text) {
+                      return text.starts_with("'w' has shape") ||
+                             text.starts_with("'w' does not have all elements of 'master'") ||
+                             text.starts_with("'w' does not have all elements of 'parameter'");
+                    });
+  zero::CatalogTensor const* tensor = &catalog.tensors.at(!tied  ? piece.tensor
+                                                          : fits ? "w"
+                                                                 : "head");
   while (!tensor->about.tied_to.empty())
     tensor = &catalog.tensors.at(std::string(tensor->about.tied_to));
   char const* const arrays[] = {"master", "exp_avg", "exp_avg_sq"};
@@ -339,9 +347,14 @@ void load_checkpoint(Input& input) {
     zero::Catalog catalog;
     if (why.empty()) catalog = zero::read_catalog(quick, path);
     for (Piece& piece : expected) {
-      if (why.empty() && !named(report.missing, piece.tensor) &&
-          !named(report.unfit, piece.tensor) && !(options.parameters_only && piece.array > 0))
-        read_piece(catalog, piece);
+      if (!why.empty()) break;
+      zero::TakenTensor const& taken =
+          *std::ranges::find(report.taken, piece.tensor, &zero::TakenTensor::tensor);
+      if (piece.array > 0 ? taken.states : taken.values) {
+        read_piece(catalog, report, piece);
+      } else if (piece.array > 0 && !options.parameters_only) {
+        for (std::size_t e = 0; e < piece.bits.size(); ++e) piece.set(e, 0.f);
+      }
     }
     bool const loads = why.empty() && !options.parameters_only;
     std::vector<Piece> now = held(optimizer, row);

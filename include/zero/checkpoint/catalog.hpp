@@ -36,12 +36,16 @@ struct SavedRun {
   std::uint64_t count = 0;   ///< elements
   std::size_t file = 0;      ///< index into `Manifest::files`
   std::uint64_t offset = 0;  ///< bytes before them in the file's data
+
+  friend bool operator==(SavedRun const&, SavedRun const&) = default;
 };
 
 /// One array of a tensor: master weights, a state, or a frozen tensor's parameters.
 struct SavedArray {
   DType dtype = DType::f32;      ///< of its elements
   std::vector<SavedRun> runs{};  ///< ascending; they do not overlap
+
+  friend bool operator==(SavedArray const&, SavedArray const&) = default;
 };
 
 /// A tensor and its arrays by name.

@@ -7,14 +7,18 @@
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/catalog.hpp"
+#include "zero/checkpoint/description.hpp"
+#include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
+#include "zero/checkpoint/together.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <span>
@@ -26,14 +30,18 @@ namespace zero::inline ZERO_NAMESPACE {
 
 /// What a load takes, and what it does about what does not fit.
 struct LoadOptions {
-  /// Tensors that are missing, unexpected or of another shape are errors. Otherwise what fits is
-  /// loaded, and the rest reported.
+  /// Every saved array has to go somewhere, and every tensor here has to get all of its own:
+  /// tensors that are missing, unexpected, of another shape, frozen or tied otherwise are errors.
+  /// Without it what fits is loaded, and the rest reported. A tensor whose states were not saved
+  /// then begins with states of 0 and counts its updates from 0, as a new one does.
   bool strict = true;
   /// Leave states and counters as they are: for another rule, or fine-tuning.
   bool parameters_only = false;
   /// Read everything twice: nothing is changed unless all of it is as it was saved.
   bool verify_first = false;
-  std::map<std::string, std::string> names{};  ///< of tensors: in the checkpoint, and here
+  /// What tensors of the checkpoint are called here, each of them something else. Those that are
+  /// not named keep their names.
+  std::map<std::string, std::string> names{};
   /// Which tensors here are parts of larger ones: over a grid, all that are partitioned.
   std::vector<TensorPart> parts{};
 };
@@ -43,11 +51,13 @@ namespace detail {
 /// What is to be read, and what does not fit.
 struct LoadPlan {
   std::vector<Wanted> wanted{};           ///< in the order of the files
-  std::vector<bool> loaded{};             ///< which tensors here
+  std::vector<ArrayRun> cleared{};        ///< states that begin anew
+  std::vector<bool> values{};             ///< which tensors here get theirs
+  std::vector<bool> states{};             ///< likewise: states, and with them the count of updates
   std::vector<std::string> missing{};     ///< tensors here that are not in the files
   std::vector<std::string> unexpected{};  ///< tensors in the files that are not here
   std::vector<std::string> unfit{};       ///< of another shape, or not whole: in words
-  bool lacks_states = false;              ///< some are without a state
+  bool other_states = false;              ///< some lack a state, or have one that is not here
 };
 
 [[nodiscard]] inline std::string shape_text(std::vector<std::uint64_t> const& shape) {
@@ -148,13 +158,25 @@ struct LoadPlan {
 class LoadPlanner {
  public:
   /// @param here  tensors as this optimizer has them, with their parts of the whole
+  /// @throws Error (invalid_argument) for names that make no sense
   LoadPlanner(Catalog const& catalog,
               std::vector<SavedTensor> const& here,
               LoadOptions const& options)
       : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
-    for (auto const& [saved, own] : options.names) renamed_[own] = saved;
+    for (auto const& [saved, own] : options.names) {
+      // Of two that are one tensor here the checkpoint may have one alone.
+      if (renamed_.count(own) == 0 || sources_.count(saved) != 0) renamed_[own] = saved;
+    }
+    require_names();
+    std::map<std::string_view, std::size_t> roots;
+    for (std::size_t t = 0; t < here.size(); ++t) {
+      auto const tied = roots.find(here[t].tied_to);
+      roots_.push_back(tied == roots.end() ? t : tied->second);
+      roots.emplace(here[t].name, roots_.back());
+      named_.insert(name_there(here[t].name));
+    }
     problems_.resize(here.size());
-    for (SavedTensor const& tensor : here) named_.insert(name_there(tensor.name));
+    leaders_.resize(here.size(), none);
     for (std::size_t t = 0; t < here.size(); ++t) found_.push_back(look_for(t));
   }
 
@@ -182,13 +204,41 @@ class LoadPlanner {
     return {};
   }
 
-  /// @param runs    all that this rank holds
+  /// The tensor of the checkpoint that one here goes on from, if the plan has its states.
+  [[nodiscard]] SavedTensor const& source(std::size_t t) const noexcept {
+    return found_[leaders_[roots_[t]]]->about;
+  }
+  /// Do tensors here share memory?
+  [[nodiscard]] bool ties() const noexcept {
+    return std::any_of(here_->begin(), here_->end(), [](SavedTensor const& tensor) {
+      return !tensor.tied_to.empty();
+    });
+  }
+
+  /// Decides by what the files say of themselves.
   /// @param states  which the rule has, by name
-  [[nodiscard]] LoadPlan plan(std::vector<ArrayRun> const& runs,
-                              std::vector<std::string> const& states) {
+  [[nodiscard]] LoadPlan plan(std::vector<std::string> const& states) {
     LoadPlan plan;
-    plan.loaded.resize(here_->size());
-    for (std::size_t t = 0; t < here_->size(); ++t) plan.loaded[t] = fits(t, states, plan);
+    std::size_t const tensors = here_->size();
+    std::vector<bool> fit(tensors);
+    std::vector<bool> with_states(tensors);
+    std::vector<bool> found(tensors);
+    for (std::size_t t = 0; t < tensors; ++t) {
+      found[roots_[t]] = found[roots_[t]] || found_[t] != nullptr;
+      if (found_[t] == nullptr) continue;
+      fit[t] = fits(t, plan);
+      with_states[t] = fit[t] && has_states(t, states, plan);
+      std::size_t& leader = leaders_[roots_[t]];
+      if (fit[t] && leader == none) leader = t;
+    }
+    for (std::size_t t = 0; t < tensors; ++t) {
+      std::size_t const leader = leaders_[roots_[t]];
+      plan.values.push_back(leader != none);
+      plan.states.push_back(leader != none && with_states[leader]);
+      // Tied tensors may be there under any of their names.
+      if (!found[roots_[t]]) plan.missing.push_back((*here_)[t].name);
+      if (fit[t] && !same_place(*found_[t], *found_[leader])) tied_.emplace(roots_[t], t);
+    }
     for (auto const& [name, tensor] : catalog_->tensors) {
       auto const used = used_.find(name);
       if (used == used_.end()) {
@@ -199,15 +249,80 @@ class LoadPlanner {
         if (!used->second[layer]) plan.unexpected.push_back(name_of_layer(name, layer));
       }
     }
+    return plan;
+  }
+
+  /// Compares what was saved of tensors that share memory here and had memory of their own.
+  /// @param runs  all that this rank holds, and all that it looks at
+  /// @returns for each tensor 1 if its values are not those that the plan takes; then for each 1 if
+  ///   its states or its count of updates are not
+  /// @throws Error (data) if files are damaged
+  [[nodiscard]] std::vector<std::int64_t> differing(std::vector<ArrayRun> const& runs,
+                                                    FileOperations& files,
+                                                    Alive const& alive) const {
+    std::size_t const tensors = here_->size();
+    std::vector<std::int64_t> differs(2 * tensors);
+    if (!options_->parameters_only) {
+      for (auto const& [root, t] : tied_) {
+        CatalogTensor const& own = *found_[t];
+        CatalogTensor const& taken = *found_[leaders_[root]];
+        differs[tensors + t] = own.about.steps != taken.about.steps || own.rule != taken.rule ||
+                               own.about.frozen != taken.about.frozen;
+      }
+    }
+    PieceReader one(files, *catalog_);
+    PieceReader other(files, *catalog_);
     for (ArrayRun const& run : runs) {
-      if (!plan.loaded[run.tensor]) continue;
       if (options_->parameters_only && is_state(run)) continue;
-      find(run, plan);
+      auto const [begin, end] = tied_.equal_range(run.tensor);
+      for (auto at = begin; at != end; ++at) {
+        std::int64_t& word = differs[at->second + (is_state(run) ? tensors : 0)];
+        if (word != 0) continue;
+        SavedArray const* const own = array_of(*found_[at->second], run);
+        SavedArray const* const taken = array_of(*found_[leaders_[run.tensor]], run);
+        bool const both = own != nullptr && taken != nullptr;
+        word = both ? !same_elements(run, {&one, own}, {&other, taken}, alive) : own != taken;
+      }
+    }
+    return differs;
+  }
+  /// Takes nothing of tied tensors that they do not have alike.
+  /// @param words  sums over all ranks: as `differing` has them, then by tensor of how many ranks
+  ///   the plan takes values, then states; of what is not taken these are 0 then
+  void part_ties(std::span<std::int64_t> words, LoadPlan& plan) const {
+    std::size_t const tensors = here_->size();
+    for (std::size_t t = 0; t < tensors; ++t) {
+      bool const values = words[t] != 0;
+      if (!values && words[tensors + t] == 0) continue;
+      std::size_t const root = roots_[t];
+      std::size_t const leader = leaders_[root] == none ? root : leaders_[root];
+      char const* const what = values ? "values" : "states or numbers of updates";
+      Message const why{"', which are tied here, have different ", what};
+      refuse(plan, {"'", (*here_)[leader].name, "' and '", (*here_)[t].name, why});
+      for (std::size_t i = 0; i < tensors; ++i) {
+        if (roots_[i] != root) continue;
+        if (values) plan.values[i] = false;
+        if (values) words[2 * tensors + i] = 0;
+        plan.states[i] = false;
+        words[3 * tensors + i] = 0;
+      }
+    }
+  }
+
+  /// Says what is to be read, and which states begin anew.
+  /// @param runs  all that this rank holds
+  void place(std::vector<ArrayRun> const& runs, LoadPlan& plan) const {
+    for (ArrayRun const& run : runs) {
+      if (options_->parameters_only && is_state(run)) continue;
+      if (is_state(run) ? plan.states[run.tensor] : plan.values[run.tensor]) {
+        find(run, plan);
+      } else if (is_state(run)) {
+        plan.cleared.push_back(run);
+      }
     }
     std::sort(plan.wanted.begin(), plan.wanted.end(), [](Wanted const& a, Wanted const& b) {
       return a.file != b.file ? a.file < b.file : a.offset < b.offset;
     });
-    return plan;
   }
 
  private:
@@ -215,13 +330,38 @@ class LoadPlanner {
     return run.array != master_array && run.array != parameter_array;
   }
 
+  /// @throws Error (invalid_argument) for names that make two tensors one, or one that is not here
+  void require_names() const {
+    if (options_->names.empty()) return;
+    std::set<std::string_view> called;
+    for (auto const& [name, source] : sources_) {
+      auto const renamed = options_->names.find(std::string(name));
+      std::string_view const own = renamed == options_->names.end() ? name : renamed->second;
+      if (called.insert(own).second) continue;
+      fail(ErrorKind::invalid_argument,
+           {"two tensors of the checkpoint are called '", own, "' here"});
+    }
+    std::set<std::string_view> here;
+    for (SavedTensor const& tensor : *here_) {
+      here.insert(tensor.name);
+      if (auto const layer = layer_name(tensor.name)) here.insert(layer->whole);
+    }
+    for (auto const& [saved, own] : options_->names) {
+      if (!options_->strict || here.count(own) != 0) continue;
+      fail(ErrorKind::invalid_argument,
+           {"'", saved, "' is called '", own, "' here, and this optimizer has no such tensor"});
+    }
+  }
   /// What the checkpoint calls a tensor here.
   [[nodiscard]] std::string name_there(std::string_view name) const {
     auto const renamed = renamed_.find(name);
     return renamed == renamed_.end() ? std::string(name) : renamed->second;
   }
-  /// The tensor of the checkpoint that has the elements of that name; null if there is none.
-  [[nodiscard]] CatalogTensor const* source(std::string const& name) const {
+  /// The tensor of the checkpoint that has the elements of that name; null if there is none, or if
+  /// it is called something else here.
+  [[nodiscard]] CatalogTensor const* source(std::string const& name, std::string_view here) const {
+    auto const renamed = options_->names.find(name);
+    if (renamed != options_->names.end() && renamed->second != here) return nullptr;
     auto const found = sources_.find(name);
     return found == sources_.end() ? nullptr : found->second;
   }
@@ -230,13 +370,14 @@ class LoadPlanner {
   [[nodiscard]] CatalogTensor const* look_for(std::size_t t) {
     SavedTensor const& own = (*here_)[t];
     std::string const name = name_there(own.name);
-    if (CatalogTensor const* const found = source(name)) {
+    if (CatalogTensor const* const found = source(name, own.name)) {
       used_[name];
       return found;
     }
     if (auto const layer = layer_name(own.name)) {
       std::string const whole = name_there(layer->whole);
-      CatalogTensor const* const found = named_.count(whole) == 0 ? source(whole) : nullptr;
+      CatalogTensor const* const found =
+          named_.count(whole) == 0 ? source(whole, layer->whole) : nullptr;
       if (found == nullptr || found->about.shape.empty()) return nullptr;
       std::uint64_t const layers = found->about.shape.front();
       if (layer->layer >= layers || layers > most_layers) return nullptr;
@@ -247,7 +388,8 @@ class LoadPlanner {
     std::vector<CatalogTensor const*> layers;
     for (std::uint64_t i = 0; !own.shape.empty() && i < own.shape.front(); ++i) {
       std::string const layer = name_of_layer(name, i);
-      layers.push_back(named_.count(layer) == 0 ? source(layer) : nullptr);
+      layers.push_back(named_.count(layer) == 0 ? source(layer, name_of_layer(own.name, i))
+                                                : nullptr);
       if (layers.back() == nullptr) return nullptr;
     }
     if (layers.empty()) return nullptr;
@@ -257,36 +399,53 @@ class LoadPlanner {
     return &derived_.emplace_back(whole_of(layers));
   }
 
-  [[nodiscard]] bool fits(std::size_t t, std::vector<std::string> const& states, LoadPlan& plan) {
+  /// Adds why something is not taken.
+  /// @returns false
+  static bool refuse(LoadPlan& plan, Message const& why) {
+    plan.unfit.push_back(why.text() + " in the checkpoint");
+    return false;
+  }
+  /// Are the values of a tensor that was found those of the one here?
+  [[nodiscard]] bool fits(std::size_t t, LoadPlan& plan) const {
     SavedTensor const& own = (*here_)[t];
-    CatalogTensor const* const saved = found_[t];
+    CatalogTensor const& saved = *found_[t];
+    if (!problems_[t].empty()) {
+      return refuse(plan, {"layers of '", own.name, "' ", problems_[t]});
+    }
+    if (saved.about.shape != own.shape) {
+      Message const there{shape_text(own.shape), " here and ", shape_text(saved.about.shape)};
+      return refuse(plan, {"'", own.name, "' has shape ", there});
+    }
+    std::string const array(values_of(saved));
+    return covers(saved, array, own) ||
+           refuse(plan, {"'", own.name, "' does not have all elements of '", array, "'"});
+  }
+  /// Can a tensor whose values fit go on with the states that were saved? Says as well which of
+  /// them nothing here takes.
+  [[nodiscard]] bool has_states(std::size_t t,
+                                std::vector<std::string> const& states,
+                                LoadPlan& plan) const {
+    SavedTensor const& own = (*here_)[t];
+    CatalogTensor const& saved = *found_[t];
+    if (options_->parameters_only) return false;
     std::string const name = "'" + own.name + "'";
-    auto const refuse = [&](Message const& why) {
-      plan.unfit.push_back(why.text() + " in the checkpoint");
-      return false;
+    auto const other = [&](Message const& why) {
+      plan.other_states = true;
+      return refuse(plan, why);
     };
-    if (!problems_[t].empty()) return refuse({"layers of ", name, " ", problems_[t]});
-    if (saved == nullptr) {
-      plan.missing.push_back(own.name);
-      return false;
+    for (auto const& [array, elements] : saved.arrays) {
+      if (array == values_of(saved)) continue;
+      if (own.frozen) return other({name, " is frozen here, and has states"});
+      if (std::find(states.begin(), states.end(), array) != states.end()) continue;
+      other({"this rule has no state '", array, "', which ", name, " has"});
     }
-    if (saved->about.shape != own.shape) {
-      Message const there{shape_text(own.shape), " here and ", shape_text(saved->about.shape)};
-      return refuse({name, " has shape ", there});
+    if (own.frozen) return false;
+    for (std::string const& array : states) {
+      if (covers(saved, array, own)) continue;
+      if (saved.arrays.count(array) == 0) return other({name, " has no state '", array, "'"});
+      return refuse(plan, {name, " does not have all elements of '", array, "'"});
     }
-    std::vector<std::string> arrays{std::string(values_of(*saved))};
-    if (!own.frozen && !options_->parameters_only) {
-      arrays.insert(arrays.end(), states.begin(), states.end());
-    }
-    for (std::string const& array : arrays) {
-      if (covers(*saved, array, own)) continue;
-      if (array == arrays.front() || saved->arrays.count(array) != 0) {
-        return refuse({name, " does not have all elements of '", array, "'"});
-      }
-      plan.lacks_states = true;
-      return refuse({name, " has no state '", array, "'"});
-    }
-    return true;
+    return !saved.about.frozen;
   }
 
   /// Which array has a tensor's values.
@@ -323,22 +482,67 @@ class LoadPlanner {
     });
     return left == 0;
   }
+  /// What was saved of the array of a run; null if nothing was.
+  [[nodiscard]] static SavedArray const* array_of(CatalogTensor const& saved, ArrayRun const& run) {
+    auto const found = saved.arrays.find(std::string(is_state(run) ? run.array : values_of(saved)));
+    return found == saved.arrays.end() ? nullptr : &found->second;
+  }
   void find(ArrayRun const& run, LoadPlan& plan) const {
-    CatalogTensor const& saved = *found_[run.tensor];
-    SavedArray const& from =
-        saved.arrays.at(std::string(is_state(run) ? run.array : values_of(saved)));
+    want(run,
+         *array_of(*found_[leaders_[run.tensor]], run),
+         run.first,
+         run.count,
+         run.memory,
+         plan.wanted);
+  }
+  /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
+  void want(ArrayRun const& run,
+            SavedArray const& from,
+            std::uint64_t first,
+            std::uint64_t count,
+            std::byte* memory,
+            std::vector<Wanted>& wanted) const {
     auto const add = [&](SavedRun const& piece, std::uint64_t before) {
-      plan.wanted.push_back({.file = piece.file,
-                             .offset = piece.offset,
-                             .count = piece.count,
-                             .from = from.dtype,
-                             .to = run.dtype,
-                             .memory = run.memory + before * size_of(run.dtype)});
+      wanted.push_back({.file = piece.file,
+                        .offset = piece.offset,
+                        .count = piece.count,
+                        .from = from.dtype,
+                        .to = run.dtype,
+                        .memory = memory + before * size_of(run.dtype)});
     };
-    for_each_saved((*here_)[run.tensor], run.first, run.count, from, add);
+    for_each_saved((*here_)[run.tensor], first, count, from, add);
+  }
+  /// Do the files have the same for both, as they would be read?
+  [[nodiscard]] static bool same_place(CatalogTensor const& a, CatalogTensor const& b) {
+    return &a == &b || (a.arrays == b.arrays && a.about.steps == b.about.steps &&
+                        a.rule == b.rule && a.about.frozen == b.about.frozen);
+  }
+  struct ReadArray {
+    PieceReader* pieces = nullptr;
+    SavedArray const* from = nullptr;
+  };
+  /// Does a run get the same bits from both?
+  [[nodiscard]] bool same_elements(ArrayRun const& run,
+                                   ReadArray const& one,
+                                   ReadArray const& other,
+                                   Alive const& alive) const {
+    constexpr std::uint64_t most = std::uint64_t{1} << 16;
+    auto const read = [&](ReadArray const& array, std::uint64_t done) {
+      std::uint64_t const count = (std::min)(most, run.count - done);
+      std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype));
+      std::vector<Wanted> wanted;
+      want(run, *array.from, run.first + done, count, elements.data(), wanted);
+      stream_in_order(*array.pieces, wanted, copy_bytes, true, alive);
+      return elements;
+    };
+    for (std::uint64_t done = 0; done < run.count; done += most) {
+      if (read(one, done) != read(other, done)) return false;
+    }
+    return true;
   }
 
   static constexpr std::uint64_t most_layers = std::uint64_t{1} << 20;
+  static constexpr std::size_t none = (std::numeric_limits<std::size_t>::max)();
 
   Catalog const* catalog_;
   std::vector<SavedTensor> const* here_;
@@ -350,6 +554,12 @@ class LoadPlanner {
   std::deque<CatalogTensor> derived_;        ///< layers, and what has layers
   std::vector<CatalogTensor const*> found_;  ///< by tensor here
   std::vector<std::string_view> problems_;   ///< likewise
+  std::vector<std::size_t> roots_;           ///< likewise: the tensor here whose memory it has
+  /// By such a tensor: the first of those that share its memory whose values fit. All are read from
+  /// what was saved of that one.
+  std::vector<std::size_t> leaders_;
+  /// By such a tensor: those that were saved with memory of their own, and not with the leader's.
+  std::multimap<std::size_t, std::size_t> tied_;
   /// Names of the checkpoint that are for tensors here, and which layers if not the whole.
   std::map<std::string, std::vector<bool>> used_;
 };

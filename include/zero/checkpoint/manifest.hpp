@@ -88,8 +88,10 @@ inline constexpr std::string_view seal_begin = R"({"xxh3":")";
 inline constexpr std::string_view seal_middle = R"(","checkpoint":)";
 inline constexpr std::string_view seal_end = "}\n";
 
-/// @throws Error (invalid_argument) if the trainer's JSON has text that is no UTF-8
-[[nodiscard]] inline std::string manifest_text(Manifest const& manifest) {
+/// @param most  bytes that it may have
+/// @throws Error (invalid_argument) if the trainer's JSON has text that is no UTF-8, or is too long
+[[nodiscard]] inline std::string manifest_text(Manifest const& manifest,
+                                               std::uint64_t most = longest_manifest) {
   nlohmann::json files = nlohmann::json::array();
   for (SavedFile const& file : manifest.files) {
     files.push_back({{"name", file.name},
@@ -118,7 +120,14 @@ inline constexpr std::string_view seal_end = "}\n";
   sealed += checksum_text(checksum(text.data(), text.size()));
   sealed += seal_middle;
   sealed += text;
-  return sealed += seal_end;
+  sealed += seal_end;
+  if (sealed.size() <= most) return sealed;
+  fail(ErrorKind::invalid_argument,
+       {"the manifest would have ",
+        sealed.size(),
+        " bytes with the user's JSON, and no more than ",
+        most,
+        " are read"});
 }
 
 /// @param file  what messages call it

@@ -62,7 +62,8 @@ struct ModelLayout {
 /// @param entries         names, types and shapes, in the order in which they are to lie
 /// @param metadata        for the header of every file
 /// @param max_file_bytes  of data in a file, but for a tensor that alone has more
-/// @throws Error (invalid_argument) for entries that the format cannot hold
+/// @throws Error (invalid_argument) for entries that the format cannot hold, or more of them than
+///   readers take
 [[nodiscard]] inline ModelLayout lay_out_model(std::string path,
                                                std::vector<safetensors::Entry> entries,
                                                std::map<std::string, std::string> const& metadata,
@@ -110,6 +111,14 @@ struct ModelLayout {
   if (headers.size() > 1) {
     layout.index =
         nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
+    if (layout.index.size() > safetensors::longest_text) {
+      fail(ErrorKind::invalid_argument,
+           {"the index of a model's files would have ",
+            layout.index.size(),
+            " bytes, and no more than ",
+            safetensors::longest_text,
+            " are read: the model has to have fewer tensors, or shorter names"});
+    }
   }
   layout.bytes = checked_add(checked_add(layout.bytes, total), layout.index.size());
   return layout;

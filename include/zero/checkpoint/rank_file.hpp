@@ -4,6 +4,7 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/error.hpp"
 #include "zero/checkpoint/checksum.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/file.hpp"
@@ -24,6 +25,7 @@
 #include <future>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,14 +36,23 @@ namespace zero::inline ZERO_NAMESPACE::detail {
   return tensor + ":" + std::string(run.array) + ":" + std::to_string(run.first);
 }
 
-/// The header of a rank's file but for checksums: entries lie in the order of the runs.
+/// Bytes of data between two checksums.
+inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
+
+/// The header of a rank's file, with room for its checksums: entries lie in the order of the runs.
 /// @param blob_bytes  of the trainer's own, behind them
+/// @throws Error (invalid_argument) for what the format cannot hold, or no reader would take, from
+///   this save or from a later one
 [[nodiscard]] inline safetensors::Header header_of(std::vector<ArrayRun> const& runs,
                                                    std::vector<Tensor> const& tensors,
                                                    std::uint64_t blob_bytes,
                                                    nlohmann::json const& about) {
   safetensors::Header header;
   for (ArrayRun const& run : runs) {
+    if (run.array.find(':') != std::string_view::npos) {
+      fail(ErrorKind::invalid_argument,
+           {"a file cannot hold the state '", run.array, "': its name has a colon"});
+    }
     header.entries.push_back({.name = entry_name(tensors[run.tensor].name, run),
                               .dtype = std::string(safetensors::spelled(run.dtype)),
                               .shape = {run.count}});
@@ -51,13 +62,27 @@ namespace zero::inline ZERO_NAMESPACE::detail {
         {.name = std::string(blob_entry), .dtype = "U8", .shape = {blob_bytes}});
   }
   header.metadata[about_key] = about.dump();
-  // Names that it cannot hold are found before anything is written.
-  static_cast<void>(safetensors::format(header));
+  std::uint64_t bytes = blob_bytes;
+  for (ArrayRun const& run : runs) bytes += run.bytes();
+  header.metadata[sums_key].resize(
+      static_cast<std::size_t>(ceil_div(bytes, std::uint64_t{piece_bytes})) * checksum_digits, '0');
+  // What it cannot hold is found before anything is written, and at the first save: later ones
+  // count further, and know of other rates and groups.
+  std::uint64_t const later =
+      (std::uint64_t{1} << 20) + tensors.size() * std::to_string(most_steps).size();
+  std::uint64_t const text = safetensors::format(header).size();
+  if (text + later > safetensors::longest_text) {
+    fail(ErrorKind::invalid_argument,
+         {"the header of this rank's file has ",
+          text,
+          " bytes and may grow by ",
+          later,
+          ", and no reader takes more than ",
+          safetensors::longest_text,
+          ": the model has to have fewer tensors, or shorter names"});
+  }
   return header;
 }
-
-/// Bytes of data between two checksums.
-inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
 
 /// What a rank has to save, in the order of its file, from where it lies.
 class RankData {
@@ -128,11 +153,9 @@ class RankData {
   std::string const name = saved.name;
   saved.name = temporary(name);
   File file(files, directory + "/" + saved.name, FileMode::create);
-  std::uint64_t const pieces = ceil_div(header.data_bytes(), std::uint64_t{piece_bytes});
+  saved.header_bytes = saved.bytes = safetensors::format(header).size();
   // Checksums are as long as what stands for them now.
   std::string& sums = header.metadata[sums_key];
-  sums.resize(static_cast<std::size_t>(pieces) * checksum_digits, '0');
-  saved.header_bytes = saved.bytes = safetensors::format(header).size();
   sums.clear();
   for (auto piece = data.next(); !piece.empty(); piece = data.next()) {
     alive();

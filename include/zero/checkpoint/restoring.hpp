@@ -23,6 +23,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +38,14 @@ struct RankBlob {
   int rank = 0;                    ///< that saved them
   int world_size = 1;              ///< that it was one of
   std::vector<std::byte> bytes{};  ///< as it gave them
+};
+
+/// What a load took of one tensor. A frozen tensor has values alone.
+struct TakenTensor {
+  std::string tensor{};  ///< as it is called here
+  bool values = false;   ///< otherwise it keeps its own
+  bool states = false;   ///< otherwise they are 0, or with `parameters_only` its own
+  long count = 0;        ///< updates that it goes on from: saved ones with saved states, or 0
 };
 
 /// What a load found.
@@ -55,6 +65,7 @@ struct LoadReport {
   std::vector<std::string> unexpected{};  ///< tensors of the checkpoint that are not here
   std::vector<std::string> unfit{};       ///< tensors that do not fit, and why
   std::vector<std::string> differing{};   ///< options that differ: those here hold
+  std::vector<TakenTensor> taken{};       ///< of each tensor here, in registration order
   /// Newer checkpoints that `resume` has passed over, and why, the newest first.
   std::vector<std::string> skipped{};
 };
@@ -104,9 +115,9 @@ inline void compare_values(std::string const& name,
   return blobs;
 }
 
-/// One load, as `Checkpoints::load` says, in three parts that each end alike on all ranks. Who
+/// One load, as `Checkpoints::load` says, in parts that each end alike on all ranks. Who
 /// falls back to another checkpoint knows by the part that failed whether this one is damaged, or
-/// does not fit. All three are collective and block.
+/// does not fit. All are collective and block, and are called in this order.
 class Restore {
  public:
   /// @param files, optimizers  outlive this
@@ -130,9 +141,9 @@ class Restore {
     options_.names.clear();
     for (auto const& [there, here] : options.names) {
       std::string_view const own = tensor_of(name_, here);
-      if (own.empty()) continue;
-      options_.names.emplace(tensor_of(name_, there), own);
+      if (!own.empty()) options_.names.emplace(tensor_of(name_, there), own);
     }
+    all_names_ = options.names;
   }
 
   /// Reads what the files say of themselves.
@@ -142,6 +153,7 @@ class Restore {
     LongWork look(control_, "load", files_, deadline_s_);
     look.run([&] {
       require_distinct(optimizers_, all_parts_);
+      require_names();
       engine_->require_bound();
       engine_->require_between_steps("load");
       engine_->require_no_readers("load");
@@ -157,32 +169,68 @@ class Restore {
     });
   }
   /// Finds what of it this optimizer takes.
-  /// @throws Error (data) if it does not fit; (invalid_argument) if ranks have read something else
-  void fit() {
+  /// @throws Error (data) if it does not fit; (invalid_argument) for names that make no sense
+  void match() {
     together(control_, "load", [&] {
       require_saved();
       counters_ = engine_->counters();
-      std::vector<SavedTensor> const here =
-          described(*parts_, options_.parts, counters_, parts_->divided());
+      here_ = described(*parts_, options_.parts, counters_, parts_->divided());
+      runs_ = array_runs(*parts_, false);
       RuleCalls const& rule = parts_->rules.calls();
       std::vector<std::string> states;
       for (StateArray const& state : rule.states) states.emplace_back(state.name);
-      LoadPlanner planner(catalog_, here, options_);
-      plan_ = planner.plan(array_runs(*parts_, false), states);
-      std::string misfit =
-          planner.other_rule(rule.name, {rule.states_of.begin(), rule.states_of.end()});
-      if (misfit.empty() && options_.strict) {
-        misfit =
+      planner_.emplace(catalog_, here_, options_);
+      std::string const other =
+          planner_->other_rule(rule.name, {rule.states_of.begin(), rule.states_of.end()});
+      if (!other.empty()) refuse_file(catalog_.path, {"does not fit this optimizer: ", other});
+      plan_ = planner_->plan(states);
+    });
+    changed_ = replaced_ = plan_.values;
+  }
+  /// Agrees on what all ranks take alike: of tied tensors what was saved alike, and otherwise the
+  /// states that every rank has found. Of a tensor that is partitioned over a grid, some ranks may
+  /// have found their part alone.
+  /// @throws Error (data) if what is compared is damaged
+  void compare() {
+    std::size_t const tensors = here_.size();
+    if (options_.strict && !planner_->ties()) return;
+    std::vector<std::int64_t> words;
+    LongWork look(control_, "load", files_, deadline_s_);
+    look.run([&] {
+      look.run_in_thread(
+          [&](Alive const& alive) { words = planner_->differing(runs_, *files_, alive); });
+    });
+    words.insert(words.end(), plan_.values.begin(), plan_.values.end());
+    words.insert(words.end(), plan_.states.begin(), plan_.states.end());
+    control_.sum(words);
+    planner_->part_ties(words, plan_);
+    for (std::size_t t = 0; t < tensors; ++t) {
+      changed_[t] = words[2 * tensors + t] > 0;
+      replaced_[t] = words[2 * tensors + t] == control_.size();
+      if (words[3 * tensors + t] != control_.size()) plan_.states[t] = false;
+    }
+  }
+  /// Decides what is taken, and from where.
+  /// @throws Error (data) if it does not fit; (invalid_argument) if ranks have read something else
+  void fit() {
+    together(control_, "load", [&] {
+      if (options_.strict) {
+        std::string misfit =
             misfits("checkpoint", plan_.missing, plan_.unexpected, plan_.unfit, options_.names);
-        if (plan_.lacks_states) {
+        if (plan_.other_states) {
           misfit += "; parameters alone can be loaded (LoadOptions::parameters_only)";
         }
+        if (!misfit.empty()) {
+          refuse_file(catalog_.path, {"does not fit this optimizer: ", misfit});
+        }
       }
-      if (!misfit.empty()) {
-        refuse_file(catalog_.path, {"does not fit this optimizer: ", misfit});
+      if (!options_.parameters_only) go_on_from(*planner_, here_);
+      planner_->place(runs_, plan_);
+      report_.differing = differences(*planner_, here_);
+      for (std::size_t t = 0; t < here_.size(); ++t) {
+        long const count = here_[t].frozen ? 0 : counters_.steps[t];
+        report_.taken.push_back({here_[t].name, plan_.values[t], plan_.states[t], count});
       }
-      go_on_from(planner);
-      report_.differing = differences(planner, here);
     });
     Hash hash;
     hash.add(static_cast<std::uint64_t>(catalog_.manifest.step));
@@ -207,18 +255,7 @@ class Restore {
   /// @throws Error (data) if they are damaged; values are lost then, unless they were verified
   [[nodiscard]] LoadReport apply() {
     bool const all = !options_.parameters_only;
-    std::vector<bool> changed = plan_.loaded;
-    std::vector<bool> replaced = plan_.loaded;
-    if (!options_.strict) {
-      // Of a tensor that is partitioned over a grid, some ranks may have found their part alone.
-      std::vector<std::int64_t> ranks(plan_.loaded.begin(), plan_.loaded.end());
-      control_.sum(ranks);
-      for (std::size_t t = 0; t < ranks.size(); ++t) {
-        changed[t] = ranks[t] > 0;
-        replaced[t] = ranks[t] == control_.size();
-      }
-    }
-    engine_->begin_load(changed, all);
+    engine_->begin_load(changed_, all);
     LongWork change(control_, "load", files_, deadline_s_);
     change.run([&] {
       change.run_in_thread([&](Alive const& alive) {
@@ -230,10 +267,15 @@ class Restore {
         stream(*files_, catalog_, plan_.wanted, place, direct, alive);
       });
     });
-    engine_->follow(plan_.loaded);
+    for (ArrayRun const& run : plan_.cleared) {
+      parts_->space().zero(run.memory, static_cast<std::size_t>(run.bytes()));
+    }
+    engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
-    engine_->end_load(replaced, all);
-    if (plan_.missing.empty() && plan_.unfit.empty()) engine_->values_are_set(false);
+    engine_->end_load(replaced_, all);
+    if (std::find(plan_.values.begin(), plan_.values.end(), false) == plan_.values.end()) {
+      engine_->values_are_set(false);
+    }
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
     report_.user = std::move(catalog_.manifest.user);
@@ -244,6 +286,20 @@ class Restore {
   }
 
  private:
+  /// Is each name one of an optimizer, and stays with it?
+  void require_names() const {
+    for (auto const& [there, here] : all_names_) {
+      auto const has = [&, own = here](NamedOptimizer const& each) {
+        return !tensor_of(each.name(), own).empty();
+      };
+      bool const given = std::any_of(optimizers_.begin(), optimizers_.end(), has);
+      bool const stays = tensor_of(name_, there).empty() == tensor_of(name_, here).empty();
+      if (stays && (given || !options_.strict)) continue;
+      char const* const why = stays ? "' here: these optimizers have no such tensor"
+                                    : "' here: it would be another optimizer's";
+      fail(ErrorKind::invalid_argument, {"'", there, "' cannot be called '", here, why});
+    }
+  }
   /// Are the optimizers those that were saved?
   void require_saved() const {
     std::vector<std::string> here;
@@ -272,14 +328,15 @@ class Restore {
                  missing.empty() || unexpected.empty() ? "" : ";",
                  not_here});
   }
-  /// Counters are those of the checkpoint. Tensors that it does not have go on from the run's
-  /// count.
-  void go_on_from(LoadPlanner const& planner) {
+  /// Counters are those of the checkpoint. Tensors without its states count from 0.
+  void go_on_from(LoadPlanner const& planner, std::vector<SavedTensor> const& here) {
     SavedOptimizer const& first = catalog_.optimizers.front();
     counters_.step = first.step >= 0 ? first.step : catalog_.manifest.step;
-    for (std::size_t t = 0; t < counters_.steps.size(); ++t) {
-      SavedTensor const* const saved = planner.about(t);
-      counters_.steps[t] = saved == nullptr ? counters_.step : saved->steps;
+    for (std::size_t t = 0; t < here.size(); ++t) {
+      SavedTensor const* const about = planner.about(t);
+      long const frozen = about == nullptr ? counters_.step : about->steps;
+      long const trained = plan_.states[t] ? planner.source(t).steps : 0;
+      counters_.steps[t] = here[t].frozen ? frozen : trained;
     }
     if (parts_->policies.loss_scaled && first.policies.contains("loss_scale")) {
       counters_.loss_scale = first.loss_scale;
@@ -322,10 +379,16 @@ class Restore {
   double deadline_s_;
   RankWords control_;  ///< of all ranks of a grid
   std::vector<TensorPart> all_parts_;
+  std::map<std::string, std::string> all_names_{};
   std::string path_{};
   std::vector<std::string> saved_{};  ///< names of optimizers
   Catalog catalog_{};
+  std::vector<SavedTensor> here_{};
+  std::vector<ArrayRun> runs_{};
+  std::optional<LoadPlanner> planner_{};
   LoadPlan plan_{};
+  std::vector<bool> changed_{};   ///< by tensor: some rank takes its values
+  std::vector<bool> replaced_{};  ///< likewise: all do
   LoadReport report_{};
   Counters counters_{};
 };
@@ -346,6 +409,12 @@ class Restores {
 
   void read(std::string const& path) {
     for (Restore& each : all_) each.read(path);
+  }
+  void match() {
+    for (Restore& each : all_) each.match();
+  }
+  void compare() {
+    for (Restore& each : all_) each.compare();
   }
   void fit() {
     for (Restore& each : all_) each.fit();
@@ -369,6 +438,10 @@ class Restores {
       append(&LoadReport::unexpected, "/");
       append(&LoadReport::unfit, ": ");
       append(&LoadReport::differing, ": ");
+      for (TakenTensor& each : own.taken) {
+        if (!name.empty()) each.tensor.insert(0, name + "/");
+        if (i > 0) report.taken.push_back(std::move(each));
+      }
       if (i == 0) report = std::move(own);
       if (i > 0 && report.blobs.empty()) report.blobs = std::move(own.blobs);
     }

@@ -296,7 +296,8 @@ class TextReader : public zero::detail::TextPieces {
 /// Lays tensors out one after the other, in the order of the entries, and says so.
 /// @param header  `begin` and `end` of its entries are set here
 /// @returns length and text: the first bytes of the file, up to where data begin
-/// @throws Error (invalid_argument) for entries that the format cannot hold
+/// @throws Error (invalid_argument) for entries that the format cannot hold, or more of them than
+///   readers take
 [[nodiscard]] inline std::string format(Header& header) {
   nlohmann::json json = nlohmann::json::object();
   for (auto const& [name, text] : header.metadata) {
@@ -323,6 +324,14 @@ class TextReader : public zero::detail::TextPieces {
   text.resize(
       static_cast<std::size_t>(round_up(text.size() + length_bytes, alignment)) - length_bytes,
       ' ');
+  if (text.size() > longest_text) {
+    zero::fail(ErrorKind::invalid_argument,
+               {"the header of a safetensors file would have ",
+                text.size(),
+                " bytes, and no reader takes more than ",
+                longest_text,
+                ": a file has to have fewer tensors, or shorter names"});
+  }
   std::string bytes(length_bytes, '\0');
   for (std::size_t i = 0; i < length_bytes; ++i) {
     bytes[i] = static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * i) & 0xffu);

@@ -93,8 +93,8 @@ class Saving {
         control_(ranks_, optimizers.front().engine().parts().arena) {
     std::vector<OwnFile> own(optimizers.size());
     std::uint64_t number = 0;
-    LongWork work(control_, operation_, &directory_->files(), checkpoint_options_.file_deadline_s);
-    work.run([&] {
+    // No rank touches a file before all know that each has something that can be read again.
+    together(control_, operation_, [&] {
       require_distinct(optimizers, options.parts);
       std::uint64_t bytes = 0;
       for (std::size_t i = 0; i < own.size(); ++i) {
@@ -116,6 +116,14 @@ class Saving {
               " bytes on this rank, and CheckpointOptions::snapshot_bytes gave ",
               snapshot->size()});
       }
+      if (control_.rank() != 0) return;
+      user_ = options.user;
+      Manifest whole = promised();
+      whole.user = user_;
+      static_cast<void>(manifest_text(whole));
+    });
+    LongWork work(control_, operation_, &directory_->files(), checkpoint_options_.file_deadline_s);
+    work.run([&] {
       // What is to be copied is, while the disk is waited for.
       auto const copy = [&] {
         if (snapshot == nullptr) return;
@@ -126,7 +134,6 @@ class Saving {
         }
       };
       if (control_.rank() != 0) return copy();
-      user_ = options.user;
       work.run_in_thread(
           [&](Alive const&) {
             number = directory.begin(checkpoint_options.lock, promised());
@@ -260,12 +267,19 @@ class Saving {
                             {"world_size", parts.comm().size()},
                             {"piece_bytes", piece_bytes}};
     if (parts.comm().rank() == 0) {
-      about["optimizer"] = json_of(SavedOptimizer{
-          .tensors = described(parts, parts_of(name, options.parts), counters, parts.divided()),
-          .policies = policies_of(parts),
-          .loss_scale = counters.loss_scale,
-          .loss_scale_streak = counters.loss_scale_streak,
-          .step = name.empty() ? -1 : counters.step});
+      std::vector<SavedTensor> tensors =
+          described(parts, parts_of(name, options.parts), counters, parts.divided());
+      for (SavedTensor const& tensor : tensors) {
+        // No reader would take it.
+        std::string const problem = problem_of_boxes(tensor.shape, tensor.boxes);
+        if (problem.empty()) continue;
+        fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", problem});
+      }
+      about["optimizer"] = json_of(SavedOptimizer{.tensors = std::move(tensors),
+                                                  .policies = policies_of(parts),
+                                                  .loss_scale = counters.loss_scale,
+                                                  .loss_scale_streak = counters.loss_scale_streak,
+                                                  .step = name.empty() ? -1 : counters.step});
     }
     return header_of(runs, parts.tensors, first ? options.rank_blob.size() : 0, about);
   }
