@@ -90,6 +90,20 @@ struct ModelLayout {
     layout.spots.push_back({headers.size() - 1, 0});
     headers.back().entries.push_back(std::move(entry));
   }
+  auto const require_readable = [](std::uint64_t index) {
+    if (index <= safetensors::longest_text) return;
+    fail(ErrorKind::invalid_argument,
+         {"the index of a model's files would have ",
+          index,
+          " bytes or more, and no reader takes more than ",
+          safetensors::longest_text,
+          ": the model has to have fewer tensors, or shorter names"});
+  };
+  std::uint64_t names = 0;
+  for (safetensors::Header const& header : headers) {
+    for (safetensors::Entry const& entry : header.entries) names += entry.name.size();
+  }
+  if (headers.size() > 1) require_readable(names);
   std::size_t tensor = 0;
   nlohmann::json map = nlohmann::json::object();
   for (std::size_t file = 0; file < headers.size(); ++file) {
@@ -111,14 +125,7 @@ struct ModelLayout {
   if (headers.size() > 1) {
     layout.index =
         nlohmann::json{{"metadata", {{"total_size", total}}}, {"weight_map", map}}.dump(2) + "\n";
-    if (layout.index.size() > safetensors::longest_text) {
-      fail(ErrorKind::invalid_argument,
-           {"the index of a model's files would have ",
-            layout.index.size(),
-            " bytes, and no more than ",
-            safetensors::longest_text,
-            " are read: the model has to have fewer tensors, or shorter names"});
-    }
+    require_readable(layout.index.size());
   }
   layout.bytes = checked_add(checked_add(layout.bytes, total), layout.index.size());
   return layout;

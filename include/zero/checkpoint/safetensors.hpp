@@ -295,10 +295,25 @@ class TextReader : public zero::detail::TextPieces {
 
 /// Lays tensors out one after the other, in the order of the entries, and says so.
 /// @param header  `begin` and `end` of its entries are set here
+/// @param spare   bytes that its text is to have left below `longest_text`
 /// @returns length and text: the first bytes of the file, up to where data begin
 /// @throws Error (invalid_argument) for entries that the format cannot hold, or more of them than
 ///   readers take
-[[nodiscard]] inline std::string format(Header& header) {
+[[nodiscard]] inline std::string format(Header& header, std::uint64_t spare = 0) {
+  auto const require_readable = [&](std::uint64_t bytes) {
+    if (bytes + spare <= longest_text) return;
+    zero::fail(ErrorKind::invalid_argument,
+               {"the header of a safetensors file would have ",
+                bytes + spare,
+                " bytes or more, and no reader takes more than ",
+                longest_text,
+                ": a file has to have fewer tensors, or shorter names"});
+  };
+  // What cannot fit is found before it is spelled out.
+  std::uint64_t least = 0;
+  for (auto const& [name, text] : header.metadata) least += name.size() + text.size();
+  for (Entry const& entry : header.entries) least += entry.name.size();
+  require_readable(least);
   nlohmann::json json = nlohmann::json::object();
   for (auto const& [name, text] : header.metadata) {
     if (!detail::is_text(name) || !detail::is_text(text)) {
@@ -324,14 +339,7 @@ class TextReader : public zero::detail::TextPieces {
   text.resize(
       static_cast<std::size_t>(round_up(text.size() + length_bytes, alignment)) - length_bytes,
       ' ');
-  if (text.size() > longest_text) {
-    zero::fail(ErrorKind::invalid_argument,
-               {"the header of a safetensors file would have ",
-                text.size(),
-                " bytes, and no reader takes more than ",
-                longest_text,
-                ": a file has to have fewer tensors, or shorter names"});
-  }
+  require_readable(text.size());
   std::string bytes(length_bytes, '\0');
   for (std::size_t i = 0; i < length_bytes; ++i) {
     bytes[i] = static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * i) & 0xffu);
