@@ -76,7 +76,7 @@ def texts(source):
 
 def calls(text):
     """(name, arguments) of what a text names as a call, but for the one that failed, which it begins with."""
-    return [(call[1], call[2]) for call in CALL.finditer(text) if text[:call.start()] not in ("", "zero: ")]
+    return [(call[1].lstrip("."), call[2]) for call in CALL.finditer(text) if text[:call.start()] not in ("", "zero: ")]
 
 
 def raised_by(text):
