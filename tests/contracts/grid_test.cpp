@@ -337,6 +337,16 @@ TEST_CASE("a gradient that is not finite on one rank of the grid stops the step 
     }
     CHECK(optimizer.step({.non_finite = zero::NonFinite::skip}).skipped);
     CHECK(optimizer.steps() == 0);
+    // Rank 1 has the same part of the model; ranks 0 and 2 have nothing to do with the element.
+    for (int const unit : optimizer.units_backward()) {
+      auto gradients = optimizer.gradients(unit);
+      if (unit == 0 && world.rank() == 3) gradients["w"][5] = NAN;
+      optimizer.reduce(std::move(gradients));
+    }
+    auto const result = optimizer.try_step();
+    REQUIRE(result.error() != nullptr);
+    CHECK(result.error()->message() ==
+          "gradients are not finite: first element 5 of 'w', which rank 1 owns");
   });
 }
 
