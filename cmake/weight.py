@@ -43,7 +43,9 @@ COMPONENTS = {
 # Lines that open work may add, by component. It takes them by putting its name into TAKEN.
 ALLOWANCES = {
     "pages": {"core": 150},
-    "reports": {"checkpoint": 250, "core": 150, "libtorch": 100},
+    # The core had 150. It took 300: a judgement of unsaid gradients, two visits of reduced gradients and a
+    # check of parameters against their masters are calls of the optimizer, so that no other part can have them.
+    "reports": {"checkpoint": 250, "core": 300, "libtorch": 100},
     "types by tensor": {"core": 550, "c": 60, "checkpoint": 80, "libtorch": 60},
     "state formats": {"core": 250, "rules and kernels": 700, "device": 150, "checkpoint": 100},
 }
