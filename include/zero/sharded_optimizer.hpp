@@ -162,10 +162,12 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
             Axes{detail::ref(grid.data()), detail::ref(grid.world()), detail::ref(grid.model())},
             std::move(tensors),
             picked(values...)) {}
+  /// @cond
   // Where no communicator is named, the class says so, and this nothing more.
   template <class First, class... Values>
     requires(sizeof...(Policies) != 0 && detail::named<detail::FitsCommunicator, Policies...> == 0)
   explicit ShardedOptimizer(First&&, std::vector<Tensor>, Values&&...);
+  /// @endcond
 
   using Base::broadcast_parameters;
   using Base::plan;
@@ -614,6 +616,7 @@ ShardedOptimizer(C&, std::vector<Tensor>, Values...)
 template <ProcessGrid G, class... Values>
 ShardedOptimizer(G&, std::vector<Tensor>, Values...)
     -> ShardedOptimizer<typename G::Communicator, detail::PolicyOrNone<Values>...>;
+/// @cond
 // Whose constructors say what is wrong.
 template <class First, class... Values>
   requires(!detail::is_group<First>)
@@ -621,5 +624,6 @@ ShardedOptimizer(First&&, std::vector<Tensor>, Values&&...)
 ->ShardedOptimizer<detail::NoCommunicator>;
 template <class... Values>
 ShardedOptimizer(std::vector<Tensor>, Values&&...) -> ShardedOptimizer<detail::NoCommunicator>;
+/// @endcond
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -6,7 +6,7 @@ namespace name_index_test {
 namespace {
 
 TEST_CASE("of each name the first tensor is found, and of others none") {
-  for (std::size_t const count : {0, 1, 2, 3, 4, 5, 63, 64, 65, 1000}) {
+  for (std::size_t const count : {0u, 1u, 2u, 3u, 4u, 5u, 63u, 64u, 65u, 1000u}) {
     CAPTURE(count);
     std::vector<zero::Tensor> tensors;
     for (std::size_t t = 0; t < count; ++t) tensors.push_back({.name = "w" + std::to_string(t)});
