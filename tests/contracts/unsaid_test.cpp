@@ -98,7 +98,8 @@ TEST_CASE(
           expect(static_cast<bool>(result) == (named == nullptr), "whether it is taken");
           if (named != nullptr && !result) {
             expect(result.error()->kind() == zero::ErrorKind::invalid_argument, "the kind");
-            expect(result.error()->message() == message(named), result.error()->message());
+            expect(result.error()->message() == message(named),
+                   "said: " + result.error()->message());
             expect(contracts::snapshot(optimizer) == before, "something changed");
           }
           expect(optimizer.steps() == steps + (named == nullptr ? 1 : 0), "the count");
@@ -172,14 +173,14 @@ TEST_CASE("what some ranks alone have said is an error, whatever is to become of
         auto const said = refusal([&] { optimizer.step({.unsaid = unsaid}); });
         expect(said.find("unit 1, tensor 'a': nothing was said on rank 0, 2, but on rank 1") !=
                    std::string::npos,
-               said);
+               "said: " + said);
       }
       // It goes before what no rank has said.
       if (comm.rank() == 2) give(optimizer, 3);
       auto const said = refusal([&] { optimizer.step({.unsaid = unsaid}); });
       expect(said.find("unit 3, tensor 'b': nothing was said on rank 0, 1, but on rank 2") !=
                  std::string::npos,
-             said);
+             "said: " + said);
     }
     expect(contracts::snapshot(optimizer) == before, "something changed");
   });
@@ -262,7 +263,7 @@ TEST_CASE("unsaid: each layer of a stacked tensor is looked at, and empty models
     give(stacked, 2);
     give(stacked, 0);
     auto const said = refusal([&] { stacked.step(); });
-    expect(said == message("tensor 'layers[1]' of unit 1"), said);
+    expect(said == message("tensor 'layers[1]' of unit 1"), "said: " + said);
     give(stacked, 2);
     expect(stacked.step({.unsaid = Unsaid::rest}).updated == 1, "two layers rest");
 
@@ -349,7 +350,7 @@ TEST_CASE("unsaid: ranks that are told different things learn which") {
         [&] { optimizer.step({.unsaid = comm.rank() == 0 ? Unsaid::zeros : Unsaid::rest}); });
     expect(said.find("options to step(): unsaid: 'zeros' on rank 0; 'rest' on rank 1") !=
                std::string::npos,
-           said);
+           "said: " + said);
   });
 }
 
