@@ -4,6 +4,10 @@
 #include "checkpoint/proof.hpp"
 #include "support/standard.hpp"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 namespace checkpoint_test {
 namespace {
 
@@ -122,6 +126,33 @@ TEST_CASE("so many checkpoints are kept, and a damaged one is passed over") {
   });
 }
 
+TEST_CASE("who writes to a directory is named to other processes") {
+  TemporaryDirectory const directory;
+  int ready[2] = {};
+  REQUIRE(::pipe(ready) == 0);
+  pid_t const child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    char const locked = zero::disk().lock(directory.path() + "/lock") >= 0 ? 'y' : 'n';
+    if (::write(ready[1], &locked, 1) != 1) ::_exit(1);
+    while (true) ::pause();
+  }
+  char locked = 'n';
+  CHECK(::read(ready[0], &locked, 1) == 1);
+  CHECK(locked == 'y');
+  char host[256] = "";
+  REQUIRE(::gethostname(host, sizeof(host) - 1) == 0);
+  run<Fp32>(1, 1, [&](Fp32& optimizer, InProcess&) {
+    CHECK(failure_of([&] { Checkpoints{directory.path()}.save(optimizer); }) ==
+          "resource: on rank 0: process " + std::to_string(child) + " on " + host +
+              " writes checkpoints to '" + directory.path() + "'");
+  });
+  CHECK(::kill(child, SIGKILL) == 0);
+  CHECK(::waitpid(child, nullptr, 0) == child);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
 TEST_CASE("a directory has one writer at a time") {
   TemporaryDirectory const directory;
   run<Fp32>(2, 1, [&](Fp32& optimizer, InProcess& comm) {
@@ -130,7 +161,9 @@ TEST_CASE("a directory has one writer at a time") {
       first.save(optimizer);
       Checkpoints second{directory.path()};
       CHECK(failure_of([&] { second.save(optimizer); }) ==
-            "resource: on rank 0: somebody else writes checkpoints to '" + directory.path() + "'");
+            "resource: on rank 0: another Checkpoints object of this process writes checkpoints to "
+            "'" +
+                directory.path() + "'");
       CHECK(second.latest(optimizer)->number == 1);
       Checkpoints third{directory.path(), {.lock = false}};
       check_says(third.save(optimizer).path, "000002");

@@ -250,7 +250,11 @@ class CheckpointDirectory {
     std::string const path = path_ + "/lock";
     FileAnswer const answer = files_.lock(path);
     if (answer == -EAGAIN) {
-      fail(ErrorKind::resource, {"somebody else writes checkpoints to '", path_, "'"});
+      LockOwner const owner = LockOwner::parse(read_file(files_, path, 1024));
+      std::string who = Message({"process ", owner.process, " on ", owner.host}).text();
+      if (owner.process == 0) who = "somebody else";
+      if (owner == LockOwner::own()) who = "another Checkpoints object of this process";
+      fail(ErrorKind::resource, {who, " writes checkpoints to '", path_, "'"});
     }
     if (answer == -ENOLCK) {
       fail(ErrorKind::resource,

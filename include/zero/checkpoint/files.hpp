@@ -11,7 +11,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +21,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -78,9 +82,67 @@ class FileOperations {
   virtual FileAnswer kind(std::string const& path) = 0;
   /// A handle to a file that nobody else can lock until it is closed or the process ends; -EAGAIN
   /// if somebody has it, -ENOLCK where the file system has no locks. What is no regular file is
-  /// refused as by `open` for writing.
+  /// refused as by `open` for writing. The file may say who has it, as `LockOwner` is written.
   virtual FileAnswer lock(std::string const& path) = 0;
 };
+
+namespace detail {
+
+/// Who holds a lock, as its file says: a line "process start machine host".
+struct LockOwner {
+  long process = 0;           ///< 0: nobody has said
+  std::string start{};        ///< when it began, so that a later one of its number is another
+  std::string machine{};      ///< until it boots, and its numbers of processes; empty if unknown
+  std::string host = "host";  ///< for people
+
+  friend bool operator==(LockOwner const&, LockOwner const&) = default;
+
+  /// This process.
+  [[nodiscard]] static LockOwner own() {
+    char host[256] = "";
+    if (::gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0') host[0] = '?';
+    char numbers[64] = "";
+    bool const known = ::readlink("/proc/self/ns/pid", numbers, sizeof(numbers) - 1) > 0;
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    return {.process = static_cast<long>(::getpid()),
+            .start = start_of(::getpid()),
+            .machine = known && !boot.empty() ? boot + numbers : "-",
+            .host = host};
+  }
+  [[nodiscard]] static LockOwner parse(std::string const& text) {
+    LockOwner owner;
+    std::istringstream words(text);
+    if (words >> owner.process >> owner.start >> owner.machine >> owner.host) return owner;
+    return {};
+  }
+  [[nodiscard]] std::string text() const {
+    return std::to_string(process) + " " + start + " " + machine + " " + host + "\n";
+  }
+  /// Is it known that it has ended? A process that it forked may still have the lock.
+  [[nodiscard]] bool dead() const {
+    if (process <= 0 || machine == "-" || machine != own().machine) return false;
+    auto const number = static_cast<pid_t>(process);
+    if (::kill(number, 0) != 0 && errno == ESRCH) return true;
+    std::string const now = start_of(number);
+    return now != "-" && now != start;
+  }
+
+ private:
+  /// "-" if it cannot be known.
+  [[nodiscard]] static std::string start_of(pid_t process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    // The second field is a name in parentheses; the 22nd is the time.
+    std::istringstream fields(text.substr((std::min)(text.rfind(')'), text.size())));
+    std::string field;
+    for (int i = 2; i <= 22; ++i) fields >> field;
+    return fields ? field : "-";
+  }
+};
+
+}  // namespace detail
 
 /// The file system of the operating system (POSIX). Holds nothing: copies are the same.
 struct DiskFiles : FileOperations {
@@ -146,21 +208,22 @@ struct DiskFiles : FileOperations {
                                                             : FileKind::other);
   }
   /// The kernel gives the lock back with the last handle, or with the process. It is one
-  /// of an open file: two opens within a process exclude each other, too.
+  /// of an open file: two opens within a process exclude each other, too. Processes that the owner
+  /// has forked have the handle as well; once the owner is dead, its file is replaced.
   FileAnswer lock(std::string const& path) override {
     FileAnswer const file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (file < 0) return file;
-#if defined(F_OFD_SETLK)
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    whole.l_whence = SEEK_SET;
-    FileAnswer result = answer(::fcntl(handle(file), F_OFD_SETLK, &whole));
-    if (result == -EACCES) result = -EAGAIN;
-    if (result == -EINVAL || result == -EOPNOTSUPP || result == -ENOSYS) result = -ENOLCK;
-#else
-    FileAnswer const result = -ENOLCK;
-#endif
+    FileAnswer result = lock_byte(file, 0);
+    if (result == 0) result = is_at(file, path) ? say(file) : -EAGAIN;
     if (result == 0) return file;
+    // Whoever has the second byte of the file of that name is alone to replace it.
+    if (result == -EAGAIN && owner_of(file).dead() && lock_byte(file, 1) == 0 &&
+        is_at(file, path)) {
+      FileAnswer const made = lock(path + ".tmp");
+      result = made < 0 ? made : rename(path + ".tmp", path);
+      if (result < 0 && made >= 0) close(made);
+      if (result == 0) result = made;
+    }
     close(file);
     return result;
   }
@@ -178,6 +241,39 @@ struct DiskFiles : FileOperations {
     if (result == 0) return file;
     ::close(handle(file));
     return result;
+  }
+  static FileAnswer lock_byte(FileAnswer file, off_t byte) noexcept {
+#if defined(F_OFD_SETLK)
+    struct flock one {};
+    one.l_type = F_WRLCK;
+    one.l_whence = SEEK_SET;
+    one.l_start = byte;
+    one.l_len = 1;
+    FileAnswer const result = answer(::fcntl(handle(file), F_OFD_SETLK, &one));
+    if (result == -EACCES) return -EAGAIN;
+    return result == -EINVAL || result == -EOPNOTSUPP || result == -ENOSYS ? -ENOLCK : result;
+#else
+    return -ENOLCK;
+#endif
+  }
+  /// Is it the file that has the name?
+  static bool is_at(FileAnswer file, std::string const& path) noexcept {
+    struct stat own {};
+    struct stat there {};
+    return ::fstat(handle(file), &own) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+           own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  }
+  detail::LockOwner owner_of(FileAnswer file) {
+    char text[1024];
+    FileAnswer const count = read(file, text, sizeof(text), 0);
+    return detail::LockOwner::parse(
+        {text, static_cast<std::size_t>((std::max)(count, FileAnswer{0}))});
+  }
+  FileAnswer say(FileAnswer file) {
+    std::string const text = detail::LockOwner::own().text();
+    FileAnswer const cut = answer(::ftruncate(handle(file), 0));
+    FileAnswer const count = cut < 0 ? cut : write(file, text.data(), text.size(), 0);
+    return (std::min)(count, FileAnswer{0});
   }
   static FileAnswer answer(FileAnswer result) noexcept { return result < 0 ? -errno : result; }
   static int handle(FileAnswer file) noexcept { return static_cast<int>(file); }

@@ -488,12 +488,8 @@ class LoadPlanner {
     return found == saved.arrays.end() ? nullptr : &found->second;
   }
   void find(ArrayRun const& run, LoadPlan& plan) const {
-    want(run,
-         *array_of(*found_[leaders_[run.tensor]], run),
-         run.first,
-         run.count,
-         run.memory,
-         plan.wanted);
+    SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
+    want(run, from, run.first, run.count, run.memory, plan.wanted);
   }
   /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
   void want(ArrayRun const& run,

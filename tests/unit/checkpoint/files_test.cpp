@@ -5,6 +5,7 @@
 #include "checkpoint/temporary_directory.hpp"
 #include "support/test.hpp"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -223,6 +224,55 @@ TEST_CASE("a lock excludes other processes, and is gone with the one that held i
   CHECK(at.files.close(held) == 0);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST_CASE("a lock whose owner is dead holds nobody up, whatever processes it has left") {
+  Place<DiskFiles> at;
+  int ready[2] = {};
+  REQUIRE(::pipe(ready) == 0);
+  pid_t const child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (at.files.lock(at / "lock") < 0) ::_exit(1);
+    pid_t const worker = ::fork();
+    if (worker > 0 && ::write(ready[1], &worker, sizeof(worker)) < 0) ::_exit(1);
+    while (true) ::pause();
+  }
+  pid_t worker = 0;
+  REQUIRE(::read(ready[0], &worker, sizeof(worker)) == sizeof(worker));
+  CHECK(at.files.lock(at / "lock") == -EAGAIN);
+  CHECK(contents(at.files, at / "lock").starts_with(std::to_string(child) + " "));
+  CHECK(::kill(child, SIGKILL) == 0);
+  CHECK(::waitpid(child, nullptr, 0) == child);
+  CHECK(::kill(worker, 0) == 0);
+  FileAnswer const held = at.files.lock(at / "lock");
+  CHECK(held >= 0);
+  CHECK(contents(at.files, at / "lock").starts_with(std::to_string(::getpid()) + " "));
+  CHECK(names_in(at.files, at.run) == Names{"lock"});
+  CHECK(at.files.lock(at / "lock") == -EAGAIN);
+  CHECK(::kill(worker, SIGKILL) == 0);
+  CHECK(at.files.lock(at / "lock") == -EAGAIN);
+  CHECK(at.files.close(held) == 0);
+  FileAnswer const next = at.files.lock(at / "lock");
+  CHECK(next >= 0);
+  CHECK(at.files.close(next) == 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_CASE("an owner is dead only if that can be known") {
+  using zero::detail::LockOwner;
+  LockOwner const own = LockOwner::own();
+  CHECK(LockOwner::parse(own.text()) == own);
+  CHECK(!own.dead());
+  CHECK(!LockOwner::parse("").dead());
+  LockOwner other = own;
+  other.start = "1";  // of the same number, and long ago
+  CHECK(other.dead());
+  other.machine = "another";
+  CHECK(!other.dead());
+  other.machine = "-";
+  CHECK(!other.dead());
 }
 
 }  // namespace
