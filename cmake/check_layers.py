@@ -85,7 +85,7 @@ BACKENDS = {
     "bench/rule_bench.hpp": {"benchmark/benchmark.h"},
     "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
     "adapt/libtorch": {"torch/torch.h"},
-    "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"},
+    "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "signal.h", "sys/stat.h", "sys/types.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }
 
