@@ -21,7 +21,7 @@ TEST_CASE("one that begins: everybody reports, and the sentence is told twice") 
   world[1].begins = 10;
   world.run(200);
   CHECK(world.sent == 3 + 3 + 2 * 3);
-  CHECK(sentence_of(world).starts_with("rank 3 did not arrive within 1.0"));
+  CHECK(sentence_of(world).starts_with("rank 3 did not arrive within 1 s"));
   for (auto const& rank : world.ranks) CHECK(rank->ending.ended());
   CHECK(world[1].ended_at <= 80);
 }
