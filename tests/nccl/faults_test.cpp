@@ -55,7 +55,8 @@ std::string verdict(int rank, faults::Outcome const& outcome) {
   if (outcome.rank != rank || !contains(what, "rank " + std::to_string(rank))) {
     return "was not told its rank: " + what;
   }
-  if (!contains(what, std::to_string(deadline_s)) && !contains(what, "remote error")) {
+  std::string const waited = zero::Message({deadline_s, " s"}).text();
+  if (!contains(what, waited) && !contains(what, "remote error")) {
     return "was told neither how long nor why: " + what;
   }
   std::string const again = "zero: communication: " + outcome.again;
