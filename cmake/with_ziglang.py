@@ -26,7 +26,8 @@ LINUX, WINDOWS, MACOS = "x86_64-linux-gnu", "x86_64-windows-gnu", "aarch64-macos
 TARGETS = (LINUX, "aarch64-linux-gnu", MACOS, WINDOWS)
 EXAMPLES = ("02", "05", "07", "09", "11")
 TESTS = ("base/float16", "kernel/convert", "kernel/update")
-SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "fcntl.h", "io.h", "sys/mman.h", "sys/stat.h", "unistd.h"}
+SYSTEM_HEADERS = {"dirent.h", "dlfcn.h", "fcntl.h", "io.h", "signal.h", "sys/mman.h", "sys/stat.h",
+                  "sys/types.h", "unistd.h"}
 STOP = re.compile(r'#if defined\(_WIN32\)\n#error "(zero: [^"]+)"\n#include ZERO_STOP\n')
 
 

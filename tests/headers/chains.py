@@ -39,8 +39,8 @@ LIBRARY_OF = {
     "xxhash.h": "checkpoint",
 }
 # Comes with the system or its compiler.
-SYSTEM = {"dirent.h", "dlfcn.h", "fcntl.h", "io.h", "stdint.h", "string.h", "sys/mman.h", "sys/stat.h",
-          "unistd.h"}.union(
+SYSTEM = {"dirent.h", "dlfcn.h", "fcntl.h", "io.h", "signal.h", "stdint.h", "string.h", "sys/mman.h",
+          "sys/stat.h", "sys/types.h", "unistd.h"}.union(
     *check_layers.INTRINSICS.values())
 
 
