@@ -97,10 +97,10 @@ ZERO_BODY FoundElement first_not_finite(Parts& parts) {
       if (are_finite(parts, run, piece.count)) return;
       std::uint64_t begin = 0;
       for (std::uint64_t count = piece.count; count > 1;) {
-        std::uint64_t const half = count / 2;
-        bool const later = are_finite(parts, run.from(begin), half);
-        if (later) begin += half;
-        count = later ? count - half : half;
+        std::uint64_t const front = count / 2;
+        bool const later = are_finite(parts, run.from(begin), front);
+        if (later) begin += front;
+        count = later ? count - front : front;
       }
       first.tensor = tensor;
       first.element = static_cast<std::int64_t>(piece.in_tensor.offset() + begin);
