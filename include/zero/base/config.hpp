@@ -68,9 +68,9 @@
 /// are compiled is said once a unit, before the library is included. By nothing: in the unit, those
 /// that are called, as templates without parameters to choose. By `ZERO_DECLARATIONS`: elsewhere,
 /// as ordinary functions, and base/unit_flags.hpp has the linker ask for them whatever is called.
-/// By `ZERO_IMPLEMENTATION`, whatever else is said: in this unit, all that
-/// it includes; two such units of equal flags end in duplicate symbols. Units that take
-/// zero::compiled are like those with `ZERO_DECLARATIONS`.
+/// By `ZERO_IMPLEMENTATION`, whatever else is said: in this unit, all that it includes; two such
+/// units of equal flags end in duplicate symbols. Units that take zero::compiled are like those
+/// with `ZERO_DECLARATIONS`.
 /// @def ZERO_OPTIONAL_BODIES
 /// The same of optional parts, of which zero::compiled has nothing.
 /// @def ZERO_SHARES_BODIES

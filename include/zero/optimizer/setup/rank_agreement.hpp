@@ -72,9 +72,8 @@ ZERO_APART [[nodiscard]] ZERO_COLD Fingerprint fingerprint(EngineSetup const& se
 
 /// Agrees with all ranks on what an optimizer is made of.
 /// @par Collective  yes; blocks
-/// @par Cost        one all-reduce of 64 bytes; where ranks differ, gathers of about 1 KB per rank,
-/// and
-///   of 8 bytes for each tensor, to say how
+/// @par Cost        one all-reduce of 64 bytes; where ranks differ, gathers of about 1 KB per rank
+///   and of 8 bytes for each tensor, to say how
 /// @throws Error (communication) on every rank, naming the field, the values and the ranks;
 ///   (invalid_argument) for a model or values that make no sense
 ZERO_APART [[nodiscard]] ZERO_COLD Agreed agree(EngineSetup const& setup,
