@@ -125,11 +125,12 @@ struct LockOwner {
     auto const number = static_cast<pid_t>(process);
     if (::kill(number, 0) != 0 && errno == ESRCH) return true;
     std::string const now = start_of(number);
-    return now != "-" && now != start;
+    return now != "-" && start != "-" && now != start;
   }
 
  private:
-  /// "-" if it cannot be known.
+  /// "-" if it cannot be known. Emulators tell a process a time of 0 of itself, and others the true
+  /// one.
   [[nodiscard]] static std::string start_of(pid_t process) {
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
     std::string text;
@@ -138,7 +139,7 @@ struct LockOwner {
     std::istringstream fields(text.substr((std::min)(text.rfind(')'), text.size())));
     std::string field;
     for (int i = 2; i <= 22; ++i) fields >> field;
-    return fields ? field : "-";
+    return fields && field != "0" ? field : "-";
   }
 };
 
