@@ -129,8 +129,7 @@ struct LockOwner {
   }
 
  private:
-  /// "-" if it cannot be known. Emulators tell a process a time of 0 of itself, and others the true
-  /// one.
+  /// "-" if it cannot be known.
   [[nodiscard]] static std::string start_of(pid_t process) {
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
     std::string text;
@@ -139,7 +138,7 @@ struct LockOwner {
     std::istringstream fields(text.substr((std::min)(text.rfind(')'), text.size())));
     std::string field;
     for (int i = 2; i <= 22; ++i) fields >> field;
-    return fields && field != "0" ? field : "-";
+    return fields ? field : "-";
   }
 };
 
