@@ -116,7 +116,10 @@ struct TensorCounts {
   [[nodiscard]] ZERO_HOST_DEVICE static std::int64_t word_of(std::int64_t present,
                                                              std::int64_t unsaid,
                                                              std::int64_t silent) noexcept {
-    return present | unsaid << unsaid_shift | silent << silent_shift;
+    std::int64_t word = present;
+    if (unsaid != 0) word += std::int64_t{1} << unsaid_shift;
+    if (silent != 0) word += std::int64_t{1} << silent_shift;
+    return word;
   }
   /// Ranks that have a gradient.
   [[nodiscard]] ZERO_HOST_DEVICE std::int64_t present(std::size_t tensor) const noexcept {
