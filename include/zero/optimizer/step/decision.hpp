@@ -298,18 +298,23 @@ struct Conclude {
     if (control->outcome.failure == StepFailure::none) control->outcome.unsaid = unsaid;
     std::int64_t& empty = words[StepControl::empty_word];
     empty = empty == ranks ? 1 : 0;
-    std::int64_t const* const weights = words + ExactSum::word_count;
     StepTerms& terms = control->outcome.terms;
-    terms.weight = ExactSum::value(weights);
+    // In a loop, so that a device has the code for a sum once.
+    double squares = 0.;
+    terms.weight = 0.;
+    ZERO_UNROLL(1)
+    for (std::size_t i = 0; i < 2; ++i) {
+      squares = terms.weight;
+      terms.weight = ExactSum::value(words + i * ExactSum::word_count);
+    }
     terms.loss_scale = control->loss_scale.value();
     terms.overflow = ExactSum::finite(words) ? 0 : 1;
-    terms.grad_norm = norm_of(words, terms);
+    terms.grad_norm = norm_of(squares, terms);
   }
 
   /// Of the mean gradient; infinite where a square is not finite.
-  ZERO_HOST_DEVICE static double norm_of(std::int64_t const* squares,
-                                         StepTerms const& of) noexcept {
-    double const sum = ExactSum::finite(squares) ? ExactSum::value(squares) : __builtin_huge_val();
+  ZERO_HOST_DEVICE static double norm_of(double squares, StepTerms const& of) noexcept {
+    double const sum = of.overflow == 0 ? squares : __builtin_huge_val();
     return __builtin_sqrt(sum) / (of.weight * static_cast<double>(of.loss_scale));
   }
 };
@@ -346,7 +351,7 @@ struct Join {
     }
     if (own.weight == 0.) terms.weight = 0.;
     terms.overflow = ExactSum::finite(words) ? 0 : 1;
-    terms.grad_norm = Conclude::norm_of(words, terms);
+    terms.grad_norm = Conclude::norm_of(ExactSum::value(words), terms);
   }
 };
 
