@@ -100,7 +100,9 @@ struct TensorCounts {
   static constexpr std::uint64_t bytes_each = 2 * sizeof(std::int64_t);
   static constexpr int unsaid_shift = 21;
   static constexpr int silent_shift = 2 * unsaid_shift;
-  static constexpr std::int64_t most_ranks = (std::int64_t{1} << unsaid_shift) - 1;
+  static constexpr std::int64_t one_unsaid = std::int64_t{1} << unsaid_shift;
+  static constexpr std::int64_t one_silent = std::int64_t{1} << silent_shift;
+  static constexpr std::int64_t most_ranks = one_unsaid - 1;
 
   std::int64_t* words = nullptr;   ///< in the memory of the space
   std::int64_t* missed = nullptr;  ///< likewise
@@ -116,10 +118,7 @@ struct TensorCounts {
   [[nodiscard]] ZERO_HOST_DEVICE static std::int64_t word_of(std::int64_t present,
                                                              std::int64_t unsaid,
                                                              std::int64_t silent) noexcept {
-    std::int64_t word = present;
-    if (unsaid != 0) word += std::int64_t{1} << unsaid_shift;
-    if (silent != 0) word += std::int64_t{1} << silent_shift;
-    return word;
+    return present + (unsaid != 0 ? one_unsaid : 0) + (silent != 0 ? one_silent : 0);
   }
   /// Ranks that have a gradient.
   [[nodiscard]] ZERO_HOST_DEVICE std::int64_t present(std::size_t tensor) const noexcept {
