@@ -46,16 +46,8 @@ void find_unrounded(Queue const& queue,
                     std::size_t count,
                     std::uint64_t place) {
   if (count == 0) return;
-  launch(queue,
-         "find_unrounded",
-         1,
-         block_threads,
-         &kernels::find_unrounded<Parameter, Master>,
-         first,
-         parameter,
-         master,
-         count,
-         place);
+  constexpr auto kernel = &kernels::find_unrounded<Parameter, Master>;
+  launch(queue, "find_unrounded", 1, block_threads, kernel, first, parameter, master, count, place);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device
