@@ -45,9 +45,9 @@ std::vector<std::string> with_stages(std::string first, std::vector<Planned> con
 std::uint64_t formula(Planned const& of) {
   zero::StorageChoice const& choice = of.plan.optimizer.storage;
   zero::ModelStates const states{
-      .parameter = choice.bytes.parameter,
-      .gradient = choice.bytes.wire,
-      .optimizer = choice.bytes.master + choice.bytes.state * choice.bytes.state_arrays};
+      .parameter = size_of(choice.types.parameter),
+      .gradient = size_of(choice.types.wire),
+      .optimizer = choice.types.master_bytes() + choice.types.state_bytes()};
   return model_state_bytes(of.plan.optimizer.trained_elements,
                            static_cast<std::uint64_t>(of.setup.models()),
                            choice.sharding,

@@ -124,14 +124,14 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
   auto const N = static_cast<std::uint64_t>(setup.models());
   for (DevicePlan const& plan : plans) {
     auto const& sent_each = plan.optimizer.sent;
-    auto const& bytes = plan.optimizer.storage.bytes;
+    std::uint64_t const wire = size_of(plan.optimizer.storage.types.wire);
     auto const blocks = [&](std::uint64_t sent) {
       auto const here = static_cast<std::uint64_t>(per_node / groups);
       return zero::detail::NodeBlocks{.ranks = N,
                                       .here = here,
                                       .nodes = N / here,
-                                      .count = N > 1 ? sent / (N - 1) / bytes.wire : 0,
-                                      .element = bytes.wire};
+                                      .count = N > 1 ? sent / (N - 1) / wire : 0,
+                                      .element = wire};
     };
     auto const sums = blocks(sent_each.reduce);
     auto const gathers = blocks(sent_each.publish + sent_each.gather);
@@ -149,7 +149,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
 std::string automatic(Setup const& setup, DevicePlan const& plan, int per_node) {
   auto const N = static_cast<std::uint64_t>(setup.models());
   auto const here = static_cast<std::uint64_t>(per_node / setup.model_parallel);
-  std::uint64_t const element = plan.optimizer.storage.bytes.wire;
+  std::uint64_t const element = size_of(plan.optimizer.storage.types.wire);
   zero::detail::NodeBlocks const bucket{.ranks = N,
                                         .here = here,
                                         .nodes = N / here,

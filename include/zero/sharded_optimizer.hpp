@@ -107,7 +107,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// May any thread follow pointers to the communicator's buffers?
   static constexpr bool on_host = Choice::Space::host_accessible;
   /// State arrays per element.
-  static constexpr std::size_t state_arrays = Choice::facts.state_arrays;
+  static constexpr std::size_t state_arrays = Rule::states.size();
 
   /// What a rank will hold and send, before anything is allocated.
   /// @param options  ranks, and micro-steps in a step

@@ -8,11 +8,10 @@
 #include "zero/c.h"
 #include "zero/c/structs.hpp"
 #include "zero/kernel/convert.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/elements.hpp"
-#include "zero/optimizer/tables/kernel_calls.hpp"
-#include "zero/optimizer/tables/rule_calls.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -72,32 +71,30 @@ class VisitFunction {
   /// @param user   passed to it
   /// @param name   what messages call it
   /// @param model  whose tensors these are
-  /// @param rule   whose states these are
-  /// @param types  of the arrays
+  /// @param types  which arrays there are
   /// @throws Error (invalid_argument) if there is none
   VisitFunction(zero_visit visit,
                 void* user,
                 char const* name,
                 std::vector<Tensor> const& model,
-                zero::detail::RuleCalls const& rule,
-                zero::detail::DTypes const& types)
+                StorageTypes const& types)
       : visit_(visit), user_(user), name_(name), model_(&model), types_(types) {
     if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
-    for (StateArray const& state : rule.states) arrays_.emplace_back(state.name);
+    for (ArrayForm const& form : types.arrays) arrays_.emplace_back(form.name);
   }
   /// Calls it for each array.
   void operator()(zero::detail::OwnedRun const& run) const {
     for (std::size_t a = 0; a < arrays_.size(); ++a) {
-      zero_owned const owned{.size = sizeof(zero_owned),
-                             .name = run.tensor->name.c_str(),
-                             .array = arrays_[a].c_str(),
-                             .tensor = static_cast<std::int32_t>(run.tensor - model_->data()),
-                             .number = static_cast<std::int32_t>(a),
-                             .first = static_cast<std::int64_t>(run.first),
-                             .count = static_cast<std::int64_t>(run.count),
-                             .element_bytes = static_cast<std::int64_t>(
-                                 size_of(a == 0 ? types_.master : types_.state)),
-                             .data = a == 0 ? run.master : run.states[a - 1]};
+      zero_owned const owned{
+          .size = sizeof(zero_owned),
+          .name = run.tensor->name.c_str(),
+          .array = arrays_[a].c_str(),
+          .tensor = static_cast<std::int32_t>(run.tensor - model_->data()),
+          .number = static_cast<std::int32_t>(a),
+          .first = static_cast<std::int64_t>(run.first),
+          .count = static_cast<std::int64_t>(run.count),
+          .element_bytes = static_cast<std::int64_t>(size_of(types_.arrays[a].dtype)),
+          .data = a == 0 ? run.master : run.states[a - 1]};
       std::int32_t const code = visit_(&owned, user_);
       if (code == 0) continue;
       fail_with(ZERO_CALLBACK,
@@ -110,8 +107,8 @@ class VisitFunction {
   void* user_;
   char const* name_;
   std::vector<Tensor> const* model_;
-  zero::detail::DTypes types_;
-  std::vector<std::string> arrays_{"master"};  ///< their names, as C has them
+  StorageTypes types_;
+  std::vector<std::string> arrays_{};  ///< their names, as C has them
 };
 
 /// Hears which unit's lent gradients are not read any more.

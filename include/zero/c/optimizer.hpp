@@ -283,7 +283,7 @@ class COptimizer {
             .prefetch = Prefetch{options.prefetch}};
   }
   [[nodiscard]] VisitFunction visiting(zero_visit function, void* user, char const* name) const {
-    return {function, user, name, tensors(), *entry_.rule.calls, entry_.policies.types};
+    return {function, user, name, tensors(), entry_.policies.types};
   }
   [[nodiscard]] bool gathers() const {
     return entry_.policies.form().refresh == Form::Refresh::gather;

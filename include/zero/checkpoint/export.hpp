@@ -227,7 +227,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
   engine.settle();
   RankWords const control(parts.groups.world(), parts.arena);
   bool const masters = options.dtype == ExportDType::master;
-  DType const dtype = masters ? parts.policies.types.master : parts.policies.types.parameter;
+  DType const dtype = masters ? parts.policies.types.master() : parts.policies.types.parameter;
 
   ModelLayout layout;
   std::vector<SavedTensor> tensors;

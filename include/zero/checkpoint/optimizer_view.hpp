@@ -59,29 +59,26 @@ ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts)
 #if ZERO_OPTIONAL_BODIES
 
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
-  DTypes const& types = parts.policies.types;
+  StorageTypes const& types = parts.policies.types;
   int const rank = parts.comm().rank();
   std::vector<ArrayRun> runs;
   auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
-  // The first array are the masters.
-  for (std::size_t array = 0; array <= parts.states.arrays(); ++array) {
+  for (std::size_t k = 0; k < types.arrays.size(); ++k) {
+    ArrayForm const& form = types.arrays[k];
     parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
       Range const held = parts.states.updated(bucket);
       Range const wanted = own ? bucket.share(rank) : held;
       parts.partition.for_each_segment(wanted, held, [&](Segment const& piece) {
         if (left_out(piece.tensor)) return;
-        ArrayRun run{
-            .tensor = piece.tensor, .first = piece.in_tensor.offset(), .count = piece.count};
-        if (array == 0) {
-          run.array = master_array;
-          run.dtype = types.master;
-          run.memory = parts.states.master(bucket, piece, parts.parameters).first;
-        } else {
-          run.array = parts.rules.calls().states[array - 1].name;
-          run.dtype = types.state;
-          run.memory = parts.states.state(bucket, piece, array - 1).first;
-        }
-        append_run(runs, run);
+        Array const array = k == 0 ? parts.states.master(bucket, piece, parts.parameters)
+                                   : parts.states.state(bucket, piece, k);
+        append_run(runs,
+                   {.tensor = piece.tensor,
+                    .array = form.name,
+                    .first = piece.in_tensor.offset(),
+                    .count = piece.count,
+                    .dtype = form.dtype,
+                    .memory = array.first});
       });
     });
   }
@@ -110,7 +107,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
 
 ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
   PolicyFacts const& policies = parts.policies;
-  DTypes const& types = policies.types;
+  StorageTypes const& types = policies.types;
   RuleCalls const& rule = parts.rules.calls();
   auto const fields_of = [&](void const* of) {
     nlohmann::json fields = nlohmann::json::object();
@@ -128,8 +125,8 @@ ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
         {"parameter", name(types.parameter)},
         {"wire", name(types.wire)},
         {"accumulate", name(types.accumulate)},
-        {"master", name(types.master)},
-        {"state", name(types.state)}}},
+        {"master", name(types.master())},
+        {"state", name(policies.state)}}},
       {"rule",
        {{"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}}},
       {"accumulation", policies.accumulation},

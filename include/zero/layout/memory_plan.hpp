@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/sharding.hpp"
+#include "zero/layout/storage_types.hpp"
 
 #include <algorithm>
 #include <array>
@@ -55,21 +56,10 @@ inline constexpr int optimizer_role_count = 9;
   return "unknown";
 }
 
-/// Bytes of one element in each role; `master` is 0 where the parameters are their own master.
-struct ElementBytes {
-  std::uint64_t parameter = 4;     ///< what forward and backward read
-  std::uint64_t wire = 4;          ///< gradients, here and on their way
-  std::uint64_t accumulate = 4;    ///< sums over micro-steps
-  std::uint64_t master = 0;        ///< 0 where parameters are their own master
-  std::uint64_t state = 4;         ///< of one state array
-  std::uint64_t state_arrays = 0;  ///< state arrays of the rule
-  friend constexpr bool operator==(ElementBytes const&, ElementBytes const&) = default;
-};
-
 /// The choices that decide memory, reduced from policy types to values.
 struct StorageChoice {
   Sharding sharding{};              ///< which model states are partitioned
-  ElementBytes bytes{};             ///< widths of the dtypes
+  StorageTypes types{};             ///< in which tensors are held
   bool full_gradients = false;      ///< micro-batches add up in full gradients (AccumulateFull)
   bool reduced_shard = false;       ///< micro-batches add up in the reduced share (AccumulateShard)
   bool borrowed = false;            ///< the trainer lends parameters and gradients
@@ -151,8 +141,7 @@ struct StorageElements {
   std::uint64_t full_gradients = 0;      ///< wire dtype
   std::uint64_t shard_gradients = 0;     ///< wire dtype
   std::uint64_t shard_sums = 0;          ///< accumulate dtype
-  std::uint64_t master = 0;              ///< wider parameters; 0 without a master
-  std::uint64_t state = 0;               ///< of one array
+  std::uint64_t updated = 0;             ///< of each array that a rule works on
   std::uint64_t gradient_slot = 0;       ///< of one slot of the gradient pool
   std::uint64_t gradient_slots = 0;      ///< slots of the gradient pool
   std::uint64_t tied_gradients = 0;      ///< full gradients of tied tensors, beside the slots
@@ -207,7 +196,7 @@ class MemoryBytes {
 /// and are not counted; they are a few hundred bytes per tensor and per bucket.
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits
 ZERO_APART [[nodiscard]] MemoryBytes memory_bytes(StorageElements const& elements,
-                                                  ElementBytes const& width);
+                                                  StorageTypes const& types);
 
 #if ZERO_BODIES
 
@@ -229,9 +218,7 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
     elements.parameters = form.parameters == Form::Parameters::share ? shard : full;
     elements.frozen = partition.placement().frozen_elements();
   }
-  std::uint64_t const updated = form.update == Form::Update::share ? shard : full;
-  elements.master = choice.bytes.master > 0 ? updated : 0;
-  elements.state = choice.bytes.state_arrays > 0 ? updated : 0;
+  elements.updated = form.update == Form::Update::share ? shard : full;
 
   if (form.gradients == Form::Gradients::whole) elements.full_gradients = full;
   if (form.gradients == Form::Gradients::pooled) detail::size_gradient_pool(partition, elements);
@@ -243,37 +230,38 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
 
   // The uses of staging never overlap in time: reductions are finished before a step begins.
   std::uint64_t const bucket = partition.largest_bucket();
-  auto const stage_bytes = [&](bool used, std::uint64_t buckets, std::uint64_t element) {
+  auto const stage_bytes = [&](bool used, std::uint64_t buckets, DType dtype) {
     if (!used) return;
-    elements.staging_bytes =
-        (std::max)(elements.staging_bytes, checked_mul(checked_mul(bucket, buckets), element));
+    elements.staging_bytes = (std::max)(elements.staging_bytes,
+                                        checked_mul(checked_mul(bucket, buckets), size_of(dtype)));
   };
   bool const shown = form.update == Form::Update::whole && form.reduced != Form::Reduced::in_place;
-  stage_bytes(
-      form.gradients == Form::Gradients::lent, detail::reductions_in_flight, choice.bytes.wire);
+  StorageTypes const& types = choice.types;
+  stage_bytes(form.gradients == Form::Gradients::lent, detail::reductions_in_flight, types.wire);
   stage_bytes(form.parameters == Form::Parameters::lent && form.refresh == Form::Refresh::publish,
               1,
-              choice.bytes.parameter);
-  stage_bytes(
-      shown, 1, form.reduced == Form::Reduced::sums ? choice.bytes.accumulate : choice.bytes.wire);
+              types.parameter);
+  stage_bytes(shown, 1, form.reduced == Form::Reduced::sums ? types.accumulate : types.wire);
   return elements;
 }
 
-ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, ElementBytes const& width) {
+ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, StorageTypes const& types) {
+  std::uint64_t const parameter = size_of(types.parameter);
+  std::uint64_t const wire = size_of(types.wire);
   MemoryBytes bytes;
   bytes[Role::parameters] =
-      checked_mul(checked_add(elements.parameters, elements.frozen), width.parameter);
-  bytes[Role::gradients] = checked_add(
-      checked_mul(checked_add(elements.full_gradients, elements.shard_gradients), width.wire),
-      checked_mul(elements.shard_sums, width.accumulate));
-  bytes[Role::master] = checked_mul(elements.master, width.master);
-  bytes[Role::state] = checked_mul(checked_mul(elements.state, width.state), width.state_arrays);
+      checked_mul(checked_add(elements.parameters, elements.frozen), parameter);
+  bytes[Role::gradients] =
+      checked_add(checked_mul(checked_add(elements.full_gradients, elements.shard_gradients), wire),
+                  checked_mul(elements.shard_sums, size_of(types.accumulate)));
+  bytes[Role::master] = checked_mul(elements.updated, types.master_bytes());
+  bytes[Role::state] = checked_mul(elements.updated, types.state_bytes());
   bytes[Role::gradient_pool] =
       checked_mul(checked_add(checked_mul(elements.gradient_slot, elements.gradient_slots),
                               elements.tied_gradients),
-                  width.wire);
+                  wire);
   bytes[Role::gather_pool] =
-      checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), width.parameter);
+      checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), parameter);
   bytes[Role::staging] = elements.staging_bytes;
   bytes[Role::control] = elements.control_bytes;
   bytes[Role::communicator] = elements.communicator_bytes;

@@ -30,12 +30,10 @@ struct PlanOptions {
 
 /// What the policies in use call themselves.
 struct PlanNames {
-  std::string stage{};                ///< such as "Pos+g"
-  std::string precision{};            ///< such as "bf16"
-  std::string rule{};                 ///< such as "AdamW"
-  std::string accumulation{};         ///< such as "none"
-  std::vector<std::string> states{};  ///< of the rule's state arrays, such as "exp_avg"
-  DType state_dtype = DType::f32;     ///< of their entries
+  std::string stage{};         ///< such as "Pos+g"
+  std::string precision{};     ///< such as "bf16"
+  std::string rule{};          ///< such as "AdamW"
+  std::string accumulation{};  ///< such as "none"
   friend bool operator==(PlanNames const&, PlanNames const&) = default;
 };
 
@@ -140,20 +138,21 @@ ZERO_BODY Plan make_plan(Partition const& partition,
                          std::uint64_t micro_steps) {
   if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
   StorageElements const elements = storage_elements(partition, storage);
-  ElementBytes const& width = storage.bytes;
+  StorageTypes const& types = storage.types;
   Plan plan;
   plan.world_size = partition.world_size();
   plan.trained_elements = partition.placement().trainable_elements();
   plan.padding_elements = partition.padded_elements() - plan.trained_elements;
   plan.frozen_elements = partition.placement().frozen_elements();
-  plan.asked_bucket_bytes = checked_mul(partition.asked_bucket_elements(), width.wire);
-  plan.bucket_bytes = checked_mul(partition.largest_bucket(), width.wire);
+  plan.asked_bucket_bytes = checked_mul(partition.asked_bucket_elements(), size_of(types.wire));
+  plan.bucket_bytes = checked_mul(partition.largest_bucket(), size_of(types.wire));
   plan.micro_steps = micro_steps;
   plan.storage = storage;
-  plan.memory = memory_bytes(elements, width);
-  for (std::string const& name : names.states) {
-    plan.state_arrays.push_back(
-        {name, names.state_dtype, checked_mul(elements.state, width.state)});
+  plan.memory = memory_bytes(elements, types);
+  for (ArrayForm const& state : types.states()) {
+    plan.state_arrays.push_back({std::string(state.name),
+                                 state.dtype,
+                                 checked_mul(elements.updated, size_of(state.dtype))});
   }
   plan.traffic = traffic_elements(partition, storage, micro_steps);
 
@@ -167,12 +166,11 @@ ZERO_BODY Plan make_plan(Partition const& partition,
   }
   // Where every rank updates everything, it is the reduced gradients that are published, in the
   // dtype in which they were kept.
-  std::uint64_t const kept =
-      form.reduced == StorageForm::Reduced::sums ? width.accumulate : width.wire;
-  plan.sent.reduce = checked_mul(plan.traffic.reduce, width.wire);
-  plan.sent.publish = checked_mul(
-      plan.traffic.publish, form.update == StorageForm::Update::share ? width.parameter : kept);
-  plan.sent.gather = checked_mul(plan.traffic.gather, width.parameter);
+  DType const kept = form.reduced == StorageForm::Reduced::sums ? types.accumulate : types.wire;
+  DType const published = form.update == StorageForm::Update::share ? types.parameter : kept;
+  plan.sent.reduce = checked_mul(plan.traffic.reduce, size_of(types.wire));
+  plan.sent.publish = checked_mul(plan.traffic.publish, size_of(published));
+  plan.sent.gather = checked_mul(plan.traffic.gather, size_of(types.parameter));
   plan.names = std::move(names);
   // Refused here, not by whoever prints the plan.
   (void)plan.memory.total();
@@ -252,36 +250,38 @@ ZERO_APART [[nodiscard]] std::string array_formula(std::uint64_t width, bool sha
 }
 
 ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
-  ElementBytes const& width = plan.storage.bytes;
+  StorageTypes const& types = plan.storage.types;
+  std::uint64_t const wire = size_of(types.wire);
   StorageForm const form = storage_form(plan.storage);
   std::string formula;
-  if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(width.wire, false);
+  if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(wire, false);
   bool const sums = form.reduced == StorageForm::Reduced::sums;
   if (sums || form.reduced == StorageForm::Reduced::own) {
-    formula +=
-        (formula.empty() ? "" : " + ") + array_formula(sums ? width.accumulate : width.wire, true);
+    formula += (formula.empty() ? "" : " + ") +
+               array_formula(sums ? size_of(types.accumulate) : wire, true);
   }
   bool const lent = form.gradients == StorageForm::Gradients::lent;
   return lent ? formula + ", full ones lent by the trainer" : formula;
 }
 
 ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
-  ElementBytes const& width = plan.storage.bytes;
+  StorageTypes const& types = plan.storage.types;
+  std::uint64_t const parameter = size_of(types.parameter);
   StorageForm const form = storage_form(plan.storage);
   bool const sharded = form.update == StorageForm::Update::share;
   switch (role) {
     case Role::parameters: {
       if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";
       std::string formula =
-          array_formula(width.parameter, form.parameters == StorageForm::Parameters::share);
+          array_formula(parameter, form.parameters == StorageForm::Parameters::share);
       if (plan.frozen_elements == 0) return formula;
-      return formula + " + " + std::to_string(width.parameter) + " per frozen element";
+      return formula + " + " + std::to_string(parameter) + " per frozen element";
     }
     case Role::gradients: return gradients_formula(plan);
-    case Role::master: return width.master == 0 ? "" : array_formula(width.master, sharded);
+    case Role::master:
+      return types.has_master() ? array_formula(types.master_bytes(), sharded) : "";
     case Role::state:
-      return width.state_arrays == 0 ? ""
-                                     : array_formula(width.state * width.state_arrays, sharded);
+      return types.states().empty() ? "" : array_formula(types.state_bytes(), sharded);
     case Role::gradient_pool: return "the largest units under way, all tied ones";
     case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
     case Role::staging: return "buckets";
@@ -310,7 +310,7 @@ ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
     for (StateArrayBytes const& array : plan.state_arrays) {
       add("  " + array.name,
           array.bytes,
-          array_formula(plan.storage.bytes.state,
+          array_formula(size_of(array.dtype),
                         storage_form(plan.storage).update == StorageForm::Update::share));
     }
   }

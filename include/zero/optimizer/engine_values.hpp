@@ -204,7 +204,7 @@ ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states)
     TensorPlace const& place = parts_->partition.place(t);
     if (!tensors[t] || place.storage != t || place.count == 0) continue;
     lost[t] |= lost_values;
-    if (states && parts_->policies.state_arrays > 0 && !place.frozen) lost[t] |= lost_states;
+    if (states && parts_->states.arrays() > 1 && !place.frozen) lost[t] |= lost_states;
   }
 }
 

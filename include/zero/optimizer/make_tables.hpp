@@ -231,6 +231,24 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
                                       .set_rate = F::set_rate,
                                       .fields = F::fields};
 
+/// The arrays of what a rule trains in a precision.
+template <Precision P, Rule R>
+inline constexpr auto array_forms = [] {
+  std::array<ArrayForm, R::states.size() + 1> forms{ArrayForm{
+      "master", dtype_of<typename P::Master>, has_master<P> ? Coding::values : Coding::parameter}};
+  std::size_t k = 0;
+  for (StateArray const state : R::states) {
+    forms[++k] = {state.name, dtype_of<typename P::State>, Coding::values};
+  }
+  return forms;
+}();
+
+template <Precision P, Rule R>
+inline constexpr StorageTypes storage_types{.parameter = dtype_of<typename P::Parameter>,
+                                            .wire = dtype_of<typename P::Wire>,
+                                            .accumulate = dtype_of<typename P::Accumulate>,
+                                            .arrays = array_forms<P, R>};
+
 template <class S, class R, class Scalars, class Arrays>
 concept UpdatingSpace = requires(S const& space, R const& rule, Scalars const* s, Arrays const& a) {
   space.update(rule, static_cast<StepTerms const*>(nullptr), s, a);
@@ -316,11 +334,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   using Gradient = std::conditional_t<sums, Accumulate, Wire>;
   using Real = RuleReal<P, sums>;
   using K = RuleKernels<S, R, Real>;
-  KernelCalls calls{.types = {.parameter = dtype_of<Parameter>,
-                              .wire = dtype_of<Wire>,
-                              .accumulate = dtype_of<Accumulate>,
-                              .master = dtype_of<Master>,
-                              .state = dtype_of<State>},
+  KernelCalls calls{.types = storage_types<P, R>,
                     .gradient = dtype_of<Gradient>,
                     .call = F::call,
                     .with_loading = F::with_loading(),

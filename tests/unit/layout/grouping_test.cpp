@@ -81,10 +81,11 @@ Compared compare(Model const& model, int ranks) {
   Partition const partition(
       model,
       {.world_size = ranks, .bucket_elements = 25 * zero::MiB / 2, .merge = Merge::into_padding});
-  zero::ElementBytes const bytes{
-      .parameter = 2, .wire = 2, .accumulate = 4, .master = 4, .state = 4, .state_arrays = 2};
+  static constexpr std::array<zero::ArrayForm, 3> arrays{};
+  zero::StorageTypes const types{
+      .parameter = zero::DType::bf16, .wire = zero::DType::bf16, .arrays = arrays};
   zero::Sharding const all{.optimizer = true, .gradients = true, .parameters = true};
-  Compared result{.plan = make_plan(partition, {.sharding = all, .bytes = bytes}, {})};
+  Compared result{.plan = make_plan(partition, {.sharding = all, .types = types}, {})};
   result.units = partition.placement().unit_count();
   std::uint64_t const n = static_cast<std::uint64_t>(ranks);
   std::vector<std::uint64_t> units(static_cast<std::size_t>(result.units), 0);

@@ -9,7 +9,9 @@
 namespace plan_test {
 namespace {
 
-using zero::ElementBytes;
+using zero::ArrayForm;
+using zero::Coding;
+using zero::DType;
 using zero::make_plan;
 using zero::MemoryBytes;
 using zero::Partition;
@@ -18,6 +20,7 @@ using zero::PlanNames;
 using zero::Role;
 using zero::Sharding;
 using zero::StorageChoice;
+using zero::StorageTypes;
 using zero::Tensor;
 using zero::traffic_elements;
 using zero::TrafficBytes;
@@ -30,16 +33,16 @@ constexpr Sharding pos_g{.optimizer = true, .gradients = true};
 constexpr Sharding pos_gp{.optimizer = true, .gradients = true, .parameters = true};
 constexpr std::array levels{replicated, pos, pos_g, pos_gp};
 
-constexpr ElementBytes mixed_adam{
-    .parameter = 2, .wire = 2, .accumulate = 4, .master = 4, .state = 4, .state_arrays = 2};
-constexpr ElementBytes fp32_momentum{
-    .parameter = 4, .wire = 4, .accumulate = 4, .master = 0, .state = 4, .state_arrays = 1};
+constexpr std::array adam_arrays{
+    ArrayForm{"master"}, ArrayForm{"exp_avg"}, ArrayForm{"exp_avg_sq"}};
+constexpr std::array momentum_arrays{ArrayForm{.name = "master", .coding = Coding::parameter},
+                                     ArrayForm{"momentum"}};
+constexpr StorageTypes mixed_adam{
+    .parameter = DType::bf16, .wire = DType::bf16, .arrays = adam_arrays};
+constexpr StorageTypes fp32_momentum{.arrays = momentum_arrays};
 
-PlanNames const names{.stage = "Pos+g",
-                      .precision = "bf16",
-                      .rule = "AdamW",
-                      .accumulation = "none",
-                      .states = {"exp_avg", "exp_avg_sq"}};
+PlanNames const names{
+    .stage = "Pos+g", .precision = "bf16", .rule = "AdamW", .accumulation = "none"};
 
 /// Sizes that every N from 1 to 8 divides into blocks.
 constexpr std::size_t even = 512 * 840;
@@ -81,7 +84,7 @@ Partition partition_of(Model const& model, int ranks, std::uint64_t bucket = 1 <
 }
 
 MemoryBytes bytes_of(Partition const& partition, StorageChoice const& choice) {
-  return memory_bytes(storage_elements(partition, choice), choice.bytes);
+  return memory_bytes(storage_elements(partition, choice), choice.types);
 }
 
 /// What the paper counts: everything but pools and staging.
@@ -127,9 +130,9 @@ TEST_CASE("model states are what the paper says, to the byte, plus padding") {
       Partition const partition = partition_of(odd_model(), ranks, bucket);
       std::uint64_t const padded = partition.padded_elements();
       for (Sharding const sharding : levels) {
-        CHECK(model_states(bytes_of(partition, {.sharding = sharding, .bytes = mixed_adam})) ==
+        CHECK(model_states(bytes_of(partition, {.sharding = sharding, .types = mixed_adam})) ==
               exact(padded, ranks, sharding, {2, 2, 12}));
-        CHECK(model_states(bytes_of(partition, {.sharding = sharding, .bytes = fp32_momentum})) ==
+        CHECK(model_states(bytes_of(partition, {.sharding = sharding, .types = fp32_momentum})) ==
               exact(padded, ranks, sharding, {4, 4, 4}));
       }
     }
@@ -138,7 +141,7 @@ TEST_CASE("model states are what the paper says, to the byte, plus padding") {
     Partition const partition = partition_of(even_model(), ranks, even);
     REQUIRE(partition.padded_elements() == psi);
     auto const held = [&](Sharding sharding) {
-      return model_states(bytes_of(partition, {.sharding = sharding, .bytes = mixed_adam}));
+      return model_states(bytes_of(partition, {.sharding = sharding, .types = mixed_adam}));
     };
     CHECK(held(replicated) == 16 * psi);
     CHECK(held(pos) == 4 * psi + 12 * psi / n);
@@ -190,7 +193,7 @@ TEST_CASE("each role holds its own bytes, under every choice") {
   for (Row const& row : rows) {
     CAPTURE(row.what);
     StorageChoice choice = row.choice;
-    if (choice.bytes == ElementBytes{}) choice.bytes = mixed_adam;
+    if (choice.types == StorageTypes{}) choice.types = mixed_adam;
     MemoryBytes expected;
     std::uint64_t total = 0;
     for (std::size_t r = 0; r < row.held.size(); ++r) {
@@ -202,7 +205,7 @@ TEST_CASE("each role holds its own bytes, under every choice") {
     CHECK(bytes == expected);
     CHECK(bytes.total() == total);
     // Frozen tensors hold parameters and nothing else, and no model holds nothing.
-    if (!choice.borrowed) expected[Role::parameters] += 1000 * choice.bytes.parameter;
+    if (!choice.borrowed) expected[Role::parameters] += 1000 * size_of(choice.types.parameter);
     CHECK(bytes_of(partition_of(frozen, 4, even), choice) == expected);
     CHECK(bytes_of(partition_of({}, 4), choice) == MemoryBytes{});
   }
@@ -211,7 +214,7 @@ TEST_CASE("each role holds its own bytes, under every choice") {
 TEST_CASE("neither pools nor staging grow with the number of equal units") {
   auto const pools = [](int units) {
     MemoryBytes const bytes = bytes_of(partition_of(equal_units(units, 1000), 3),
-                                       {.sharding = pos_gp, .bytes = mixed_adam});
+                                       {.sharding = pos_gp, .types = mixed_adam});
     return bytes[Role::gradient_pool] + bytes[Role::gather_pool];
   };
   CHECK(pools(1) == 2 * 2 * 1536);
@@ -220,7 +223,7 @@ TEST_CASE("neither pools nor staging grow with the number of equal units") {
   for (int const units : {1, 7, 40}) {
     Partition const partition = partition_of(equal_units(units, 50'000), 4, 8192);
     MemoryBytes const bytes =
-        bytes_of(partition, {.sharding = pos_g, .bytes = mixed_adam, .borrowed = true});
+        bytes_of(partition, {.sharding = pos_g, .types = mixed_adam, .borrowed = true});
     CHECK(bytes[Role::staging] == 2 * 2 * 8192);
   }
 }
@@ -230,7 +233,7 @@ TEST_CASE("tied gradients wait for their last use in memory of their own") {
                     {.name = "h", .shape = {2048}, .unit = 1},
                     {.name = "head", .shape = {1024}, .unit = 2, .tied_to = "wte"}};
   Partition const partition = partition_of(model, 2);
-  MemoryBytes const bytes = bytes_of(partition, {.sharding = pos_g, .bytes = mixed_adam});
+  MemoryBytes const bytes = bytes_of(partition, {.sharding = pos_g, .types = mixed_adam});
   CHECK(bytes[Role::gradient_pool] == (2048 + 1024) * 2);
   CHECK(model_states(bytes) == exact(3072, 2, pos_g, {2, 2, 12}));
 }
@@ -238,12 +241,12 @@ TEST_CASE("tied gradients wait for their last use in memory of their own") {
 TEST_CASE("bytes beyond 2^32 are exact, and those that do not fit are refused") {
   Model const model{{.name = "a", .shape = {std::size_t{1} << 59}}};
   Partition const partition = partition_of(model, 64, std::uint64_t{1} << 54);
-  CHECK(model_states(bytes_of(partition, {.sharding = pos_gp, .bytes = mixed_adam})) ==
+  CHECK(model_states(bytes_of(partition, {.sharding = pos_gp, .types = mixed_adam})) ==
         std::uint64_t{1} << 57);
 
   Model const larger{{.name = "a", .shape = {std::size_t{1} << 62}}};
   Partition const huge = partition_of(larger, 2, std::uint64_t{1} << 60);
-  CHECK(refusal([&] { (void)bytes_of(huge, {.sharding = replicated, .bytes = fp32_momentum}); }) ==
+  CHECK(refusal([&] { (void)bytes_of(huge, {.sharding = replicated, .types = fp32_momentum}); }) ==
         multiplied);
 }
 
@@ -270,7 +273,7 @@ TEST_CASE("control bytes are what the choice says, under every stage and for no 
     CHECK(bytes_of(partition, choice)[Role::control] == 100 + 16 * count);
   }
   // What a communicator holds is counted as it is told.
-  StorageChoice const told{.sharding = pos_g, .bytes = mixed_adam, .communicator_bytes = 4711};
+  StorageChoice const told{.sharding = pos_g, .types = mixed_adam, .communicator_bytes = 4711};
   CHECK(bytes_of(partition_of(even_model(), 4), told)[Role::communicator] == 4711);
 }
 
@@ -355,7 +358,7 @@ TEST_CASE("traffic beyond 2^32 is exact, and traffic that does not fit is refuse
 TEST_CASE("a plan says what the partition, the memory plan and the traffic plan say") {
   Partition const partition = partition_of(printed_model(), 4);
   for (Sharding const sharding : levels) {
-    StorageChoice const choice{.sharding = sharding, .bytes = mixed_adam};
+    StorageChoice const choice{.sharding = sharding, .types = mixed_adam};
     Plan const plan = make_plan(partition, choice, names, 3);
     CHECK(plan.world_size == 4);
     CHECK(plan.trained_elements == 2048 * 500 + 40'000);
@@ -371,20 +374,21 @@ TEST_CASE("a plan says what the partition, the memory plan and the traffic plan 
 
 TEST_CASE("state arrays are listed by name and make up the state") {
   for (std::size_t const arrays : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
-    ElementBytes bytes = mixed_adam;
-    bytes.state_arrays = arrays;
-    bytes.state = 2;
-    PlanNames stated = names;
-    stated.state_dtype = zero::DType::bf16;
-    stated.states.clear();
-    for (std::size_t k = 0; k < arrays; ++k) stated.states.push_back("s" + std::to_string(k));
-    Plan const plan = make_plan(partition_of(printed_model(), 3), {pos, bytes}, stated);
+    constexpr std::array<ArrayForm, 4> forms{ArrayForm{"master"},
+                                             ArrayForm{"s0", DType::bf16},
+                                             ArrayForm{"s1", DType::f64},
+                                             ArrayForm{"s2", DType::u8}};
+    StorageTypes types = mixed_adam;
+    types.arrays = std::span(forms).first(1 + arrays);
+    Plan const plan = make_plan(partition_of(printed_model(), 3), {pos, types}, names);
     REQUIRE(plan.state_arrays.size() == arrays);
     std::uint64_t total = 0;
     for (std::size_t k = 0; k < arrays; ++k) {
-      CHECK(plan.state_arrays[k] == zero::StateArrayBytes{stated.states[k],
-                                                          zero::DType::bf16,
-                                                          plan.memory[Role::state] / arrays});
+      ArrayForm const& form = forms[1 + k];
+      CHECK(plan.state_arrays[k] ==
+            zero::StateArrayBytes{std::string(form.name),
+                                  form.dtype,
+                                  plan.memory[Role::master] / 4 * size_of(form.dtype)});
       total += plan.state_arrays[k].bytes;
     }
     CHECK(total == plan.memory[Role::state]);
@@ -393,11 +397,11 @@ TEST_CASE("state arrays are listed by name and make up the state") {
 
 TEST_CASE("bytes sent count each purpose in the dtype that travels") {
   Partition const partition = partition_of({{.name = "a", .shape = {4096}}}, 4);
-  ElementBytes const distinct{
-      .parameter = 2, .wire = 4, .accumulate = 8, .master = 4, .state = 4, .state_arrays = 2};
+  StorageTypes const distinct{
+      .parameter = DType::bf16, .accumulate = DType::f64, .arrays = adam_arrays};
   auto const sent = [&](Sharding sharding, bool reduced_shard = false) {
     return make_plan(partition,
-                     {.sharding = sharding, .bytes = distinct, .reduced_shard = reduced_shard},
+                     {.sharding = sharding, .types = distinct, .reduced_shard = reduced_shard},
                      names)
         .sent;
   };
@@ -413,7 +417,7 @@ TEST_CASE("bytes sent count each purpose in the dtype that travels") {
 
 TEST_CASE("a plan as a table, and in one line") {
   Plan const plan =
-      make_plan(partition_of(printed_model(), 4), {.sharding = pos_g, .bytes = mixed_adam}, names);
+      make_plan(partition_of(printed_model(), 4), {.sharding = pos_g, .types = mixed_adam}, names);
   CHECK(to_string(plan) ==
         R"(plan: stage Pos+g, precision bf16, rule AdamW, accumulation none, N = 4
 Ψ = 1,064,960 elements: 1,064,000 trained, 960 padding (0.1%); 100 more are frozen
@@ -447,7 +451,7 @@ total                   1,597,440  3,194,880  100.0%
 TEST_CASE("the table names the formula of each stage") {
   Partition const partition = partition_of(printed_model(), 4);
   auto const table = [&](StorageChoice choice, std::uint64_t micro_steps = 1) {
-    choice.bytes = mixed_adam;
+    choice.types = mixed_adam;
     return to_string(make_plan(partition, choice, names, micro_steps));
   };
   CHECK(contains(table({.sharding = replicated}), "  8Ψ\n"));
@@ -466,7 +470,7 @@ TEST_CASE("the table names the formula of each stage") {
   Model tied = printed_model();
   tied.push_back({.name = "head", .shape = {2048, 500}, .unit = 1, .tied_to = "wte"});
   Plan const plan =
-      make_plan(partition_of(tied, 2), {.sharding = pos_gp, .bytes = mixed_adam}, names);
+      make_plan(partition_of(tied, 2), {.sharding = pos_gp, .types = mixed_adam}, names);
   CHECK(contains(to_string(plan), "2Ψ(N-1)/N, and tied tensors again\n"));
 }
 
@@ -524,9 +528,9 @@ TEST_CASE("a plan that does not fit, and a step without micro-steps, are refused
   Partition const partition(model, {.world_size = 4, .bucket_elements = std::uint64_t{1} << 58});
   // Each role fits; together they are 2^64 bytes.
   CHECK(refusal([&] {
-          (void)make_plan(partition, {.sharding = replicated, .bytes = mixed_adam}, names);
+          (void)make_plan(partition, {.sharding = replicated, .types = mixed_adam}, names);
         }) == added);
-  CHECK_NOTHROW((void)make_plan(partition, {.sharding = pos_gp, .bytes = {}}, names));
+  CHECK_NOTHROW((void)make_plan(partition, {.sharding = pos_gp, .types = {}}, names));
   CHECK(refusal([&] { (void)make_plan(partition, {}, names, 0); }) ==
         "a step has at least 1 micro-step");
 }

@@ -32,7 +32,7 @@ class GradientStore {
   ZERO_APART ZERO_COLD GradientStore(Model const& model,
                                      int rank,
                                      StorageForm const& form,
-                                     DTypes const& types,
+                                     StorageTypes const& types,
                                      StorageElements const& elements,
                                      Arena& arena);
 
@@ -162,14 +162,13 @@ class StateStore {
  public:
   ZERO_APART ZERO_COLD StateStore(int rank,
                                   bool shares,
-                                  DType master,
-                                  DType state,
-                                  std::size_t arrays,
+                                  StorageTypes const& types,
                                   StorageElements const& elements,
                                   Arena& arena);
 
   [[nodiscard]] bool shares() const noexcept { return shares_; }
-  [[nodiscard]] std::size_t arrays() const noexcept { return states_.size(); }
+  /// How many arrays the rule works on, the masters among them.
+  [[nodiscard]] std::size_t arrays() const noexcept { return arrays_.size(); }
 
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
@@ -179,12 +178,12 @@ class StateStore {
   ZERO_APART [[nodiscard]] Array master(BucketSpan const& bucket,
                                         Segment const& piece,
                                         ParameterStore const& parameters) const {
-    if (master_.first == nullptr) return {parameters.segment(bucket, piece), master_.dtype};
-    return master_.from(place(bucket)).from(piece.in_range);
+    if (arrays_[0].first == nullptr) return {parameters.segment(bucket, piece), arrays_[0].dtype};
+    return arrays_[0].from(place(bucket)).from(piece.in_range);
   }
-  /// The k-th state of a piece of that range.
+  /// The k-th array of a piece of that range: from 1 on the rule's states.
   [[nodiscard]] Array state(BucketSpan const& bucket, Segment const& piece, std::size_t k) const {
-    return states_[k].from(place(bucket)).from(piece.in_range);
+    return arrays_[k].from(place(bucket)).from(piece.in_range);
   }
 
  private:
@@ -194,8 +193,7 @@ class StateStore {
 
   int rank_;
   bool shares_;
-  Array master_;  ///< null where parameters are their own masters
-  std::vector<Array> states_;
+  std::vector<Array> arrays_;  ///< the first null where parameters are their own masters
 };
 
 #if ZERO_BODIES
@@ -203,7 +201,7 @@ class StateStore {
 ZERO_BODY GradientStore::GradientStore(Model const& model,
                                        int rank,
                                        StorageForm const& form,
-                                       DTypes const& types,
+                                       StorageTypes const& types,
                                        StorageElements const& elements,
                                        Arena& arena)
     : model_(&model),
@@ -300,16 +298,13 @@ ZERO_BODY std::byte* ParameterStore::segment(BucketSpan const& bucket, Segment c
   return tensor(piece.tensor).at(piece.in_tensor);
 }
 
-ZERO_BODY StateStore::StateStore(int rank,
-                                 bool shares,
-                                 DType master,
-                                 DType state,
-                                 std::size_t arrays,
-                                 StorageElements const& elements,
-                                 Arena& arena)
-    : rank_(rank), shares_(shares), master_(arena.take(Role::master, elements.master, master)) {
-  for (std::size_t k = 0; k < arrays; ++k) {
-    states_.push_back(arena.take(Role::state, elements.state, state));
+ZERO_BODY StateStore::StateStore(
+    int rank, bool shares, StorageTypes const& types, StorageElements const& elements, Arena& arena)
+    : rank_(rank), shares_(shares) {
+  for (ArrayForm const& form : types.arrays) {
+    Role const role = arrays_.empty() ? Role::master : Role::state;
+    bool const held = form.coding != Coding::parameter;
+    arrays_.push_back(arena.take(role, held ? elements.updated : 0, form.dtype));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/grid_communicator.hpp"
 #include "zero/concepts/policies.hpp"
+#include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/rule/adamw.hpp"
@@ -114,12 +115,8 @@ template <class Precision, class Rule>
 [[nodiscard]] constexpr PolicyFacts arithmetic_facts() noexcept {
   return {.precision = Precision::name,
           .loss_scaled = Precision::loss_scaled,
-          .types = {.parameter = dtype_of<typename Precision::Parameter>,
-                    .wire = dtype_of<typename Precision::Wire>,
-                    .accumulate = dtype_of<typename Precision::Accumulate>,
-                    .master = dtype_of<typename Precision::Master>,
-                    .state = dtype_of<typename Precision::State>},
-          .state_arrays = Rule::states.size()};
+          .types = storage_types<Precision, Rule>,
+          .state = dtype_of<typename Precision::State>};
 }
 /// What all policies decide.
 /// @param facts  of the arithmetic

@@ -46,7 +46,7 @@ ZERO_BODY void visit_run(Parts const& parts,
   AnySpace const& space = parts.space();
   // The masters, and the states behind them.
   std::vector<Array> arrays{parts.states.master(bucket, piece, parts.parameters)};
-  for (std::size_t k = 0; k < parts.states.arrays(); ++k) {
+  for (std::size_t k = 1; k < parts.states.arrays(); ++k) {
     arrays.push_back(parts.states.state(bucket, piece, k));
   }
   std::vector<void*> memory(arrays.size());

@@ -50,14 +50,10 @@ ZERO_BODY PartitionOptions partition_options(PolicyFacts const& policies,
 }
 
 ZERO_BODY PlanNames plan_names(PolicyFacts const& policies, RuleCalls const& rule) {
-  PlanNames names{.stage = std::string(policies.stage),
-                  .precision = std::string(policies.precision),
-                  .rule = std::string(rule.name),
-                  .accumulation = std::string(policies.accumulation),
-                  .states = {},
-                  .state_dtype = policies.types.state};
-  for (StateArray const& state : rule.states) names.states.emplace_back(state.name);
-  return names;
+  return {.stage = std::string(policies.stage),
+          .precision = std::string(policies.precision),
+          .rule = std::string(rule.name),
+          .accumulation = std::string(policies.accumulation)};
 }
 
 ZERO_BODY Plan plan_of(PolicyFacts const& policies,

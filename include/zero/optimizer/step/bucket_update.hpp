@@ -85,7 +85,7 @@ ZERO_BODY BucketUpdate::BucketUpdate(Model const& model,
       control_(control),
       counts_(counts),
       kernels_(kernels),
-      state_(states.arrays()) {}
+      state_(states.arrays() - 1) {}
 
 ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
   TensorRule const rule{rules_->common()};
@@ -96,7 +96,7 @@ ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
   loading.decide({}, nullptr, nullptr, rules.data(), rules.size());
   loading.prepare(&own, nullptr, nullptr, rule);
   loading.prepare(nullptr, nullptr, nullptr, rule);
-  std::vector<void*> const none(states_->arrays());
+  std::vector<void*> const none(state_.size());
   loading.update(rule.rule, nullptr, nullptr, {.state = none.data(), .count = 1});
 }
 
@@ -128,7 +128,7 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     if (extend(run, next)) return;
     update(run);
     for (std::size_t k = 0; k < state_.size(); ++k) {
-      state_[k] = states_->state(bucket, piece, k).first;
+      state_[k] = states_->state(bucket, piece, k + 1).first;
     }
     run = next;
   });

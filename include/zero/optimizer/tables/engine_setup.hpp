@@ -7,6 +7,7 @@
 #include "zero/concepts/prefetch.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/sharding.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/tables/communicator_calls.hpp"
 #include "zero/optimizer/tables/kernel_calls.hpp"
@@ -14,7 +15,6 @@
 #include "zero/optimizer/tables/space_calls.hpp"
 #include "zero/precision/loss_scale.hpp"
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -31,18 +31,13 @@ struct PolicyFacts {
   bool borrowed = false;        ///< the trainer lends parameters and gradients
   bool in_place = false;        ///< reduced gradients lie in lent ones
   bool loss_scaled = false;
-  DTypes types{};
-  std::size_t state_arrays = 0;
+  StorageTypes types{};
+  DType state = DType::f32;  ///< of a rule's states, if it has any
 
   [[nodiscard]] constexpr StorageChoice choice(int prefetch,
                                                std::uint64_t communicator_bytes) const noexcept {
     return {.sharding = sharding,
-            .bytes = {.parameter = size_of(types.parameter),
-                      .wire = size_of(types.wire),
-                      .accumulate = size_of(types.accumulate),
-                      .master = types.has_master() ? size_of(types.master) : 0,
-                      .state = size_of(types.state),
-                      .state_arrays = state_arrays},
+            .types = types,
             .full_gradients = full_gradients,
             .reduced_shard = reduced_shard,
             .borrowed = borrowed,

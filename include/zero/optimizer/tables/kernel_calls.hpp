@@ -8,29 +8,13 @@
 #include "zero/base/exact_sum.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/concepts/space.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/optimizer/step/decision.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
-
-/// The five types of a precision.
-struct DTypes {
-  DType parameter = DType::f32;
-  DType wire = DType::f32;
-  DType accumulate = DType::f32;
-  DType master = DType::f32;
-  DType state = DType::f32;
-
-  /// Of the values that a trainer loads.
-  [[nodiscard]] constexpr DType value() const noexcept {
-    return master == DType::f64 ? DType::f64 : DType::f32;
-  }
-  /// Is there a master beside the parameter?
-  [[nodiscard]] constexpr bool has_master() const noexcept { return master != parameter; }
-  friend constexpr bool operator==(DTypes const&, DTypes const&) = default;
-};
 
 /// One of the function objects that a step has a space call; each is a kernel of a device.
 struct ControlWork {
@@ -103,7 +87,7 @@ struct KernelCalls {
                     std::size_t count,
                     std::uint64_t first);
 
-  DTypes types;
+  StorageTypes types;
   DType gradient;  ///< of reduced gradients
   void (*call)(void const* space, ControlWork const& work);
   /// Calls `work(space)` with a space whose functions load kernels and do nothing else; null where
@@ -151,7 +135,7 @@ class Kernels {
  public:
   Kernels(KernelCalls const& calls, void const* space) noexcept : calls_(&calls), space_(space) {}
 
-  [[nodiscard]] DTypes const& types() const noexcept { return calls_->types; }
+  [[nodiscard]] StorageTypes const& types() const noexcept { return calls_->types; }
   [[nodiscard]] DType gradient() const noexcept { return calls_->gradient; }
   void call(ControlWork const& work) const { calls_->call(space_, work); }
   void parameter_from_master(void* out, void const* in, std::size_t count) const {
