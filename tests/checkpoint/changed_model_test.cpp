@@ -231,6 +231,30 @@ TEST_CASE("names that make two tensors one, or lead to none, are refused") {
   CHECK(left.report.unexpected == Names{"head"});
 }
 
+TEST_CASE("names of what the checkpoint does not have hide nothing that it has") {
+  TemporaryDirectory const directory;
+  std::string const plain = directory.path() + "/plain";
+  std::string const layers = directory.path() + "/layers";
+  save(plain, untied(), {{1.f}, {2.f}, {7.f}});
+  save(layers, {{.name = "w[0]", .shape = {5}}, {.name = "w[1]", .shape = {5}}}, {{1.f}, {3.f}});
+  for (bool const strict : {true, false}) {
+    // What earlier checkpoints called these, said for all of them.
+    zero::LoadOptions options{.strict = strict, .names = {{"older", "wte"}, {"zzz", "head"}}};
+    Left left = load(plain, untied(), options);
+    CHECK(left.failure == "");
+    CHECK(left.report.missing == Names{});
+    CHECK(left.report.unexpected == Names{});
+    for (char const* const name : {"wte", "b", "head"})
+      CHECK(taken(left, name) == "values states 5");
+    CHECK(left.arrays.at("head")[0] == filled(30, 7.f, 0.125f));
+
+    options.names = {{"older", "w"}, {"zzz", "w"}};
+    left = load(layers, {{.name = "w", .shape = {2, 5}}}, options);
+    CHECK(left.failure == "");
+    CHECK(taken(left, "w") == "values states 5");
+  }
+}
+
 /// Lion, which believes that the states of AdamW mean the same to it.
 struct Fewer : zero::Lion {
   static constexpr std::string_view name = "fewer";

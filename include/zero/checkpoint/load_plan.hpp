@@ -40,7 +40,7 @@ struct LoadOptions {
   /// Read everything twice: nothing is changed unless all of it is as it was saved.
   bool verify_first = false;
   /// What tensors of the checkpoint are called here, each of them something else. Those that are
-  /// not named keep their names.
+  /// not named keep their names, also where another name, which the checkpoint lacks, leads there.
   std::map<std::string, std::string> names{};
   /// Which tensors here are parts of larger ones: over a grid, all that are partitioned.
   std::vector<TensorPart> parts{};
@@ -163,9 +163,12 @@ class LoadPlanner {
               std::vector<SavedTensor> const& here,
               LoadOptions const& options)
       : catalog_(&catalog), here_(&here), options_(&options), sources_(sources_of(catalog)) {
+    auto const known = [&](std::string const& name) {
+      return sources_.count(name) + sources_.count(name_of_layer(name, 0)) != 0;
+    };
+    // Of several that are one tensor here, and of its own name, the checkpoint may have one alone.
     for (auto const& [saved, own] : options.names) {
-      // Of two that are one tensor here the checkpoint may have one alone.
-      if (renamed_.count(own) == 0 || sources_.count(saved) != 0) renamed_[own] = saved;
+      if (known(saved) || (!known(own) && renamed_.count(own) == 0)) renamed_[own] = saved;
     }
     require_names();
     std::map<std::string_view, std::size_t> roots;
@@ -315,7 +318,8 @@ class LoadPlanner {
     for (ArrayRun const& run : runs) {
       if (options_->parameters_only && is_state(run)) continue;
       if (is_state(run) ? plan.states[run.tensor] : plan.values[run.tensor]) {
-        find(run, plan);
+        SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
+        want(run, from, run.first, run.count, run.memory, plan.wanted);
       } else if (is_state(run)) {
         plan.cleared.push_back(run);
       }
@@ -486,10 +490,6 @@ class LoadPlanner {
   [[nodiscard]] static SavedArray const* array_of(CatalogTensor const& saved, ArrayRun const& run) {
     auto const found = saved.arrays.find(std::string(is_state(run) ? run.array : values_of(saved)));
     return found == saved.arrays.end() ? nullptr : &found->second;
-  }
-  void find(ArrayRun const& run, LoadPlan& plan) const {
-    SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
-    want(run, from, run.first, run.count, run.memory, plan.wanted);
   }
   /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
   void want(ArrayRun const& run,
