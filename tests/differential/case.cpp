@@ -171,6 +171,10 @@ std::string name(Policies const& p) {
                        : "owned");
 }
 
+std::string name(TensorCase const& tensor) {
+  return tensor.name.empty() ? "t" + std::to_string(tensor.id) : tensor.name;
+}
+
 bool Case::tied(std::size_t t) const {
   for (std::size_t other = 0; other < tensors.size(); ++other) {
     if (other != t && storage(other) == storage(t)) return true;
@@ -430,7 +434,8 @@ std::string describe(Case const& test) {
        << '\n';
   for (std::size_t t = 0; t < test.tensors.size(); ++t) {
     TensorCase const& tensor = test.tensors[t];
-    text << "tensor " << t << ": unit " << tensor.unit << ", " << tensor.count << " elements [";
+    text << "tensor " << t << " '" << name(tensor) << "': unit " << tensor.unit << ", "
+         << tensor.count << " elements [";
     for (std::size_t const extent : tensor.shape) text << ' ' << extent;
     text << " ], rates " << tensor.learning_rate << ' ' << tensor.weight_decay << ", gradients "
          << tensor.magnitude << ", group " << tensor.group << (tensor.frozen ? ", frozen" : "");

@@ -90,8 +90,10 @@ struct TensorCase {
   float magnitude = 1.f;  ///< of its gradients
   bool frozen = false;
   std::optional<std::size_t> tied{};
-  int group = 0;  ///< from 1, or none
+  int group = 0;       ///< from 1, or none
+  std::string name{};  ///< or one made of the id
 };
+std::string name(TensorCase const& tensor);
 
 /// Hyper-parameters of all rules; each takes what it has.
 struct Hyper {

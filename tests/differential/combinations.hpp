@@ -6,6 +6,7 @@
 #include "case.hpp"
 #include "reference.hpp"
 #include "support/standard.hpp"
+#include "zero/optimizer/any_optimizer.hpp"
 
 namespace differential {
 
@@ -54,10 +55,19 @@ inline constexpr auto combinations = [] {
 inline constexpr std::array<std::size_t, 13> device_combinations{
     0, 1, 3, 6, 7, 9, 12, 14, 17, 18, 21, 22, 26};
 
+/// What a rank does beside what the case says: called with the number of each step, before the step
+/// and after its loads, and at the end with the number of steps.
+template <class C>
+using Beside =
+    std::function<void(int step, zero::AnyOptimizer<C::Space::host_accessible, float>& optimizer)>;
+
 /// Plays the rank of a case under one of them.
 /// @throws Difference at the first one
 template <class C>
-using PlayOn = void (*)(C& comm, Case const& test, std::vector<ExpectedStep> const& expected);
+using PlayOn = void (*)(C& comm,
+                        Case const& test,
+                        std::vector<ExpectedStep> const& expected,
+                        Beside<C> const& beside);
 struct Play {
   PlayOn<AnyCommunicator> on_host = nullptr;
   PlayOn<AnyDevice> on_device = nullptr;
@@ -66,6 +76,8 @@ struct Play {
 /// Combination i is compiled in part i % `parts`.
 inline constexpr std::size_t parts = 4;
 template <std::size_t Part>
+Play play_of(std::size_t combination);
+/// Of any part; nothing for what this build leaves out.
 Play play_of(std::size_t combination);
 
 }  // namespace differential

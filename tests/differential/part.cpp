@@ -8,8 +8,11 @@ namespace differential {
 namespace {
 
 template <std::size_t I, class C>
-void play_on(C& comm, Case const& test, std::vector<ExpectedStep> const& expected) {
-  Trainer<I, C>(comm, comm.allocator(), test, expected).play();
+void play_on(C& comm,
+             Case const& test,
+             std::vector<ExpectedStep> const& expected,
+             Beside<C> const& beside) {
+  Trainer<I, C>(comm, comm.allocator(), test, expected).play(beside);
 }
 
 template <std::size_t I>

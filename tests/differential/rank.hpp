@@ -19,16 +19,15 @@ struct Difference : std::runtime_error {
 
 inline std::vector<zero::Tensor> described(Case const& test) {
   std::vector<zero::Tensor> tensors;
-  auto const name_of = [&](std::size_t t) { return "t" + std::to_string(test.tensors[t].id); };
   for (std::size_t t = 0; t < test.tensors.size(); ++t) {
     TensorCase const& tensor = test.tensors[t];
-    tensors.push_back({.name = name_of(t),
+    tensors.push_back({.name = name(tensor),
                        .shape = tensor.shape,
                        .unit = tensor.unit,
                        .weight_decay = tensor.weight_decay,
                        .learning_rate = tensor.learning_rate,
                        .frozen = tensor.frozen,
-                       .tied_to = tensor.tied ? name_of(*tensor.tied) : "",
+                       .tied_to = tensor.tied ? name(test.tensors[*tensor.tied]) : "",
                        .group = tensor.group > 0 ? "g" + std::to_string(tensor.group) : ""});
   }
   return tensors;

@@ -11,20 +11,7 @@
 
 namespace differential {
 
-namespace {
-
-using Tensors = std::vector<std::vector<float>>;
-
-float mul_add(float a, float b, float c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return std::fma(a, b, c);
-#else
-  float const product = a * b;
-  return product + c;
-#endif
-}
-
-/// To nearest even, as a sum with a number whose last bit is that of the result.
+/// As a sum with a number whose last bit is that of the result.
 float rounded(Number number, float x) {
   if (number == Number::fp32 || !std::isfinite(x)) return x;
   bool const is_bf16 = number != Number::fp16;
@@ -39,6 +26,19 @@ float rounded(Number number, float x) {
   double result = (wide + magic) - magic;
   if (std::fabs(result) > largest) result = std::numeric_limits<double>::infinity();
   return static_cast<float>(std::copysign(result, wide));
+}
+
+namespace {
+
+using Tensors = std::vector<std::vector<float>>;
+
+float mul_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return std::fma(a, b, c);
+#else
+  float const product = a * b;
+  return product + c;
+#endif
 }
 
 /// The sum of numbers, rounded once: what is left over from each addition is added as well.
@@ -220,11 +220,13 @@ class Reference {
     }
   }
 
-  ExpectedStep step(int number) {
+  /// @param loaded  a checkpoint that is loaded before it; or null
+  ExpectedStep step(int number, Loaded const* loaded) {
     StepPlan const plan = plan_step(test_, number);
     if (plan.load != Load::none) load(plan);
     for (Change const& change : plan.changes) apply(change);
-    ExpectedStep expected{.before = model_, .after = {}, .report = {}};
+    bool const all = loaded != nullptr && resume(*loaded);
+    ExpectedStep expected{.before = model_, .loads_all = all, .after = {}, .report = {}};
     Tensors const sums = reduce_step(plan);
     Report& report = expected.report;
     report.loss_scale = loss_scale_;
@@ -244,6 +246,7 @@ class Reference {
     }
     report.step = steps_;
     expected.next_loss_scale = loss_scale_;
+    expected.streak = clean_ - at_minimum_;
     expected.after = model_;
     for (long const missed : missed_) expected.steps.push_back(steps_ - missed);
     return expected;
@@ -297,6 +300,33 @@ class Reference {
         }
       }
     }
+  }
+
+  /// @returns whether all tensors got their values
+  bool resume(Loaded const& loaded) {
+    bool all = true;
+    if (loaded.counts) steps_ = loaded.step;
+    if (loaded.counts && loaded.loss_scale) {
+      loss_scale_ = *loaded.loss_scale;
+      clean_ = std::max(loaded.streak, 0);
+      at_minimum_ = std::max(-loaded.streak, 0);
+    }
+    for (std::size_t t = 0; t < test_.tensors.size(); ++t) {
+      LoadedTensor const& own = loaded.tensors[test_.storage(t)];
+      all = all && own.values;
+      if (loaded.counts) missed_[t] = steps_ - own.count;
+      if (test_.storage(t) != t) continue;
+      for (std::size_t i = 0; own.values && i < own.values->size(); ++i) {
+        float const value = (*own.values)[i];
+        model_.parameters[t][i] = rounded(number(), value);
+        if (test_.trained(t)) model_.masters[t][i] = value;
+      }
+      for (std::size_t k = 0; loaded.counts && k < model_.states.size(); ++k) {
+        auto& state = model_.states[k][t];
+        state = own.states ? (*own.states)[k] : std::vector<float>(state.size());
+      }
+    }
+    return all;
   }
 
   /// What a rank leaves in its gradients after micro-steps [first, last).
@@ -442,13 +472,13 @@ class Reference {
     auto const factor = static_cast<float>(
         report.clip_coefficient / (report.weight * static_cast<double>(report.loss_scale)));
     for (std::size_t t = 0; t < sums.size(); ++t) {
-      if (!owns_gradients(t)) continue;
       long& missed = missed_[t];
-      if (rests(test_, plan, t)) {
+      if (owns_gradients(t) && rests(test_, plan, t)) {
         missed = std::max(0L, missed + steps_ - steps_before_);
         continue;
       }
       if (plan.count) missed = 0;
+      if (!owns_gradients(t)) continue;
       report.updated += sums[t].empty() ? 0 : 1;
       auto const single = own(t);
       Updater const updater(test_.policies.rule,
@@ -484,10 +514,13 @@ class Reference {
 
 }  // namespace
 
-std::vector<ExpectedStep> expect(Case const& test) {
+std::vector<ExpectedStep> expect(Case const& test, Loaded const* loaded) {
   Reference reference(test);
   std::vector<ExpectedStep> steps;
-  for (int step = 0; step < test.steps; ++step) steps.push_back(reference.step(step));
+  for (int step = 0; step < test.steps; ++step) {
+    bool const here = loaded != nullptr && loaded->before == step;
+    steps.push_back(reference.step(step, here ? loaded : nullptr));
+  }
   return steps;
 }
 

@@ -4,6 +4,7 @@
 
 #include "case.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,15 +31,37 @@ struct Report {
 
 /// One step of a case.
 struct ExpectedStep {
-  Model before;  ///< after its loads
+  Model before;            ///< after its loads
+  bool loads_all = false;  ///< of a checkpoint, so that ranks have yet to compare what they have
   Model after;
   Report report;
   bool fails = false;   ///< it, or its report, is an Error (data)
   bool blames = false;  ///< ranks tell each other which gradients are not finite
   bool updates = false;
   float next_loss_scale = 1.f;
+  int streak = 0;             ///< as in Counters
   std::vector<long> steps{};  ///< updates of each tensor
 };
+
+/// What a tensor has of a checkpoint.
+struct LoadedTensor {
+  std::optional<std::vector<float>> values{};               ///< or its own
+  std::optional<std::vector<std::vector<float>>> states{};  ///< [state array]; or zeros
+  long count = 0;                                           ///< updates
+};
+
+/// A load of a checkpoint, after a case's own loads and before a step.
+struct Loaded {
+  int before = 0;                     ///< which step
+  std::vector<LoadedTensor> tensors;  ///< by index; of tied ones, in whose memory they lie
+  bool counts = true;                 ///< with states, and all that is counted
+  long step = 0;                      ///< updates
+  std::optional<float> loss_scale{};  ///< or its own
+  int streak = 0;                     ///< with it
+};
+
+/// To the nearest that parameters can have, even where there are two; infinite beyond the largest.
+float rounded(Number number, float x);
 
 /// All steps of a case.
 ///
@@ -52,6 +75,7 @@ struct ExpectedStep {
 /// - a mean is formed by one fp32 factor, rounded from clip / (weight * loss scale) in fp64;
 /// - a rule's multiply-adds are fused where the target fuses and rounded twice where it does not,
 ///   what depends on the step alone is computed in fp64 (base/math.hpp, the rules' comments).
-std::vector<ExpectedStep> expect(Case const& test);
+/// @param loaded  null for a case that loads no checkpoint
+std::vector<ExpectedStep> expect(Case const& test, Loaded const* loaded = nullptr);
 
 }  // namespace differential

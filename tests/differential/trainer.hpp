@@ -117,9 +117,11 @@ class Trainer : Rank {
                    zero::Bucket{test.bucket_bytes},
                    zero::Prefetch{test.prefetch}) {}
 
+  /// @param beside  outlives the call
   /// @throws Difference at the first one
-  void play() {
+  void play(Beside<C> const& beside = {}) {
     try {
+      beside_ = &beside;
       auto const planned =
           Optimizer::plan({.world_size = test_.ranks, .communicator_bytes = zero::held_by(comm_)},
                           tensors_,
@@ -130,6 +132,7 @@ class Trainer : Rank {
         play_step(expected_[static_cast<std::size_t>(step_)]);
       }
       optimizer_.settle();
+      play_beside();
       require(meter_.intact(), "wrote outside its memory");
       toy::fetch(space_, std::span<float const>(rate_.span()));  // waits for all that is queued
       if (!noted_.empty()) throw Difference(noted_);
@@ -152,6 +155,8 @@ class Trainer : Rank {
     }
     if constexpr (P.borrowed) lend();
     load();
+    play_beside();
+    compares_ = compares_ || expected.loads_all;
     counted_.reset();
     for (int micro = 0; micro < plan_.passes(); ++micro) play_pass(micro, expected);
     if constexpr (!P.borrowed) declare_left_out();
@@ -179,6 +184,13 @@ class Trainer : Rank {
       parameters_->look_around(found);
       gradients_->look_around(found);
     }
+  }
+
+  /// What is not a step may allocate.
+  void play_beside() {
+    std::size_t const before = meter_.calls;
+    if (*beside_) (*beside_)(step_, optimizer_);
+    allocations_ += meter_.calls - before;
   }
 
   /// Lends memory, or moves what was lent.
@@ -466,6 +478,7 @@ class Trainer : Rank {
   C& comm_;
   zero::Counting<C> counted_;
   Space space_;
+  Beside<C> const* beside_ = nullptr;
   toy::Buffer<float, AnyAllocator> rate_;  ///< of the step
   std::vector<float> zeros_ = std::vector<float>(most_elements());
   std::unique_ptr<Lent<Parameter, Space>> parameters_{};
