@@ -127,6 +127,55 @@ TEST_CASE("torch::load into a module in mid-run is refused until it is adopted")
   CHECK(layer.module->weight[1][3].item<float>() == 5.f);
 }
 
+TEST_CASE("what was given other memory is neither read nor replaced where it was, until adopted") {
+  zero::Self comm;
+  checkpoint_tests::TemporaryDirectory const directory;
+  zero::Checkpoints run{directory.path()};
+  std::string const other = "parameter 'weight' was given other memory";
+  Layer layer(torch::kFloat), loaded(torch::kFloat);
+  {
+    torch::NoGradGuard const off;
+    loaded.module->weight.fill_(5.);
+  }
+  auto const nothing = [](auto const&...) {};
+  auto const reload = [&](auto& opt) {
+    std::stringstream file;
+    torch::save(loaded.module, file);
+    torch::load(layer.module, file);
+    auto const refused = [&](auto const& act) { check_refused(act, other); };
+    refused([&] { run.save(opt); });
+    refused([&] { run.load(opt, run.latest().value()); });
+    refused([&] { opt.core().fill_owned(nothing); });
+    refused([&] { opt.core().visit_owned(nothing); });
+    refused([&] { opt.core().load_parameters(nothing); });
+    refused([&] { opt.core().check_parameters(); });
+  };
+  {
+    zero::libtorch::Optimizer opt{comm, *layer.module, zero::PlainSgd{.lr = 0.}};
+    run.save(opt);
+    reload(opt);
+    opt.adopt_parameters();
+    run.save(opt);
+    reload(opt);
+    layer.pass(opt);
+    opt.step();  // finds it by itself
+    CHECK(layer.module->weight[0][0].item<float>() == 5.f);
+    opt.core().load_parameters([](auto const&, std::size_t, auto out) {
+      for (auto& value : out) value = 3.f;
+    });
+    CHECK(layer.module->weight[0][0].item<float>() == 3.f);
+    run.load(opt, run.latest().value());
+    CHECK(layer.module->weight[0][0].item<float>() == 5.f);
+    opt.reduce_all();
+    torch::NoGradGuard const off;
+    layer.module->weight.set_data(torch::ones({2, 4}));
+    check_refused([&] { opt.step(); }, other);
+  }
+  zero::libtorch::Sharded opt{
+      comm, *layer.module, {layer.module}, zero::stage::PosG{}, zero::PlainSgd{.lr = 0.}};
+  reload(opt);
+}
+
 TEST_CASE("parameters that are their own masters, and frozen ones, may be written to") {
   zero::Self comm;
   {

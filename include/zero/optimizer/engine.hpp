@@ -28,6 +28,13 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 struct Parts;
 
+/// What happens to parameters, or is about to, as far as somebody watches who lends them.
+enum class WatchedUse : std::uint8_t {
+  any,      ///< they, or masters, are about to be read or replaced
+  masters,  ///< a step or a save is about to read them, and takes masters for their values
+  set,      ///< they and masters have got values
+};
+
 /// One rank's optimizer. What a step decides (norm, clipping, loss scale, whether to skip) is
 /// decided in the space; the host reads the outcome when somebody asks for it. `ShardedOptimizer`
 /// documents what the functions do; where nothing is said, a function is local.
@@ -84,9 +91,9 @@ class Engine {
   ZERO_APART void values_are_set(bool confirmed, bool all = true) noexcept;
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   ZERO_APART void require_values() const;
-  /// Who sees what others write into lent parameters. It is told `true` when parameters and masters
-  /// have got values, and `false` before a step or a save, which it may refuse with an error.
-  void watch_parameters(FunctionRef<void(bool set)> watch) noexcept { watch_ = watch; }
+  /// Who sees what others do to lent parameters, and may refuse what is about to happen with an
+  /// error.
+  void watch_parameters(FunctionRef<void(WatchedUse)> watch) noexcept { watch_ = watch; }
   ZERO_APART void require_bound() const;
   /// @param call  what a trainer called
   ZERO_APART void require_between_steps(std::string_view call) const;
@@ -193,7 +200,7 @@ class Engine {
   Parts* parts_ = nullptr;
   Model const* model_ = nullptr;
   void (*end_)(Parts*) noexcept = nullptr;
-  std::optional<FunctionRef<void(bool)>> watch_{};
+  std::optional<FunctionRef<void(WatchedUse)>> watch_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -316,7 +316,7 @@ ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   require_found();
   if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
   require_no_readers("step");
-  if (watch_) (*watch_)(false);
+  if (watch_) (*watch_)(WatchedUse::masters);
   bool const scaled = parts_->policies.loss_scaled;
   Decide decide{.control = parts_->control,
                 .ended = parts_->groups.world().ended(),

@@ -172,6 +172,7 @@ ZERO_BODY void Engine::fill(OwnedVisitor fill) {
 
 ZERO_BODY void Engine::visit(OwnedVisitor visit) const {
   parts_->require_bound();
+  if (watch_) (*watch_)(WatchedUse::any);
   visit_owned(*parts_, visit);
 }
 
@@ -189,6 +190,8 @@ ZERO_BODY void Engine::confirm_values() {
 }
 
 ZERO_BODY void Engine::check_values() {
+  parts_->require_bound();
+  if (watch_) (*watch_)(WatchedUse::any);
   confirm_values();
   compare_masters(*parts_);
 }
@@ -232,12 +235,12 @@ ZERO_BODY void Engine::values_are_set(bool confirmed, bool all) noexcept {
   now.values_set = now.values_set || all || parts_->elements.frozen == 0;
   // Ranks of a data axis know nothing of those of a model axis.
   now.values_confirmed = confirmed && parts_->groups.model() == nullptr;
-  if (watch_) (*watch_)(true);
+  if (watch_) (*watch_)(WatchedUse::set);
 }
 
 ZERO_BODY void Engine::require_values() const {
   require_found();
-  if (watch_) (*watch_)(false);
+  if (watch_) (*watch_)(WatchedUse::masters);
   if (parts_->now.values_set) return;
   fail(ErrorKind::invalid_argument,
        "the optimizer has no values yet: call load_parameters(values), "
@@ -254,6 +257,7 @@ ZERO_BODY void Engine::require_between_steps(std::string_view call) const {
 
 ZERO_BODY void Engine::require_no_readers(std::string_view call) const {
   parts_->readers.require_none(call);
+  if (watch_) (*watch_)(WatchedUse::any);
 }
 
 ZERO_BODY void Engine::require_found() const {

@@ -92,10 +92,12 @@ inline void require_plain(std::string const& what,
          tensor.storage_offset() == other.storage_offset();
 }
 [[noreturn]] inline void refuse_other_memory(std::string const& name) {
-  refuse("parameter",
-         name,
-         "was given other memory, as set_data(), to() and torch::load() do: do so before; core() "
-         "has load_parameters() for later");
+  refuse(
+      "parameter",
+      name,
+      "was given other memory, as set_data(), to() and torch::load() do: call "
+      "adopt_parameters() of an Optimizer first; of a Sharded, do so before, or use its core()'s "
+      "load_parameters() instead");
 }
 
 /// Is this module asked to make sparse gradients? The gradient itself would say so too late.

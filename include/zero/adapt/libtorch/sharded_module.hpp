@@ -223,7 +223,7 @@ class Sharded {
   ///   after those of their unit were reduced; for parameters that were given other memory; for
   ///   those with master weights that an operation of LibTorch has written to, as `Optimizer::step`
   StepReport step(StepOptions options = {}) {
-    writes_(false);
+    writes_(decltype(writes_)::Use::masters);
     finish_pass();
     options = settings_.complete(options);
     begin_step();

@@ -6,6 +6,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/optimizer/api/step_options.hpp"
+#include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 
 #include <torch/torch.h>
@@ -34,17 +35,20 @@ class Settings {
   std::optional<double> max_norm_{};
 };
 
-/// Whether somebody else has written into lent parameters that have masters, which know nothing of
-/// it: autograd counts writes, but for the library's.
+/// Whether lent parameters lie where they were lent, and whether somebody else has written into
+/// those that have masters, which know nothing of it: autograd counts writes, but for the
+/// library's.
 template <class Core>
 class WriteWatch {
  public:
+  using Use = zero::detail::WatchedUse;
+
   /// @param core        over these parameters; is told, and outlives this
   /// @param parameters  likewise
   WriteWatch(Core& core, std::vector<torch::Tensor> const& parameters)
       : core_(&core), parameters_(&parameters) {
     zero::detail::EngineAccess::engine(core).watch_parameters(
-        zero::detail::FunctionRef<void(bool)>(*this));
+        zero::detail::FunctionRef<void(Use)>(*this));
   }
   WriteWatch(WriteWatch const&) = delete;
   WriteWatch& operator=(WriteWatch const&) = delete;
@@ -53,20 +57,28 @@ class WriteWatch {
   /// find out.
   void count_step() {
     for (torch::Tensor const& each : *parameters_) each.unsafeGetTensorImpl()->bump_version();
-    (*this)(true);
+    (*this)(Use::set);
   }
   /// What an engine tells.
-  /// @param set  masters and parameters are the library's; else they are about to be read
-  /// @throws Error (invalid_argument), naming the first parameter that was written to since
-  void operator()(bool set) {
-    if (set) seen_.clear();
+  /// @throws Error (invalid_argument), naming the first parameter that was given other memory or,
+  ///   where it matters, was written to
+  void operator()(Use use) {
+    if (use == Use::set) seen_.clear();
     for (std::size_t t = 0; t < parameters_->size(); ++t) {
-      auto const& counter = (*parameters_)[t].unsafeGetTensorImpl()->version_counter();
-      if (set) seen_.push_back(counter.current_version());
-      if (!masters || seen_.empty() || counter.current_version() == seen_[t]) continue;
-      if (core_->tensors()[t].frozen) continue;
+      torch::Tensor const& parameter = (*parameters_)[t];
+      Tensor const& tensor = core_->tensors()[t];
+      auto const version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+      if (use == Use::set) {
+        seen_.push_back(version);
+        continue;
+      }
+      if constexpr (Core::borrowed) {
+        if (parameter.data_ptr() != core_->parameter(t).data()) refuse_other_memory(tensor.name);
+      }
+      bool const asked = masters && use == Use::masters && !tensor.frozen && !seen_.empty();
+      if (!asked || version == seen_[t]) continue;
       refuse("parameter",
-             core_->tensors()[t].name,
+             tensor.name,
              "was written to, but its master weight was not, so that the next update would undo "
              "it: change master weights with core().fill_owned() or core().load_parameters(), or "
              "have them start from what was written, with adopt_parameters()");
