@@ -84,7 +84,7 @@ BACKENDS = {
     "bench/program.hpp": {"benchmark/benchmark.h"},
     "bench/rule_bench.hpp": {"benchmark/benchmark.h"},
     "adapt/libtorch/exchanged_memory.hpp": {"sys/mman.h", "torch/torch.h"},
-    "adapt/libtorch": {"torch/torch.h"},
+    "adapt/libtorch": {"torch/torch.h", "torch/csrc/autograd/engine.h"},
     "checkpoint/files.hpp": {"dirent.h", "fcntl.h", "signal.h", "sys/stat.h", "sys/types.h", "unistd.h"},
     "checkpoint": {"nlohmann/json.hpp", "xxhash.h"},
 }

@@ -36,6 +36,7 @@ LIBRARY_OF = {
     "nccl.h": "nccl",
     "nlohmann/json.hpp": "checkpoint",
     "torch/torch.h": "libtorch",
+    "torch/csrc/autograd/engine.h": "libtorch",
     "xxhash.h": "checkpoint",
 }
 # Comes with the system or its compiler.

@@ -290,7 +290,7 @@ TEST_CASE(
     Sharded opt{comm, *layer, {layer}, PosG{}, zero::AccumulateShard{}};
     auto const loss = [&] { return opt.forward(layer, torch::ones({1, 3})).sum(); };
     check_refused([&] { use(opt, layer, loss); },
-                  "parameter 'weight' got a gradient after those of its unit were");
+                  "parameter 'weight' got a gradient after those of unit 0 were");
     opt.zero_grad();
     loss().backward();
     opt.step();

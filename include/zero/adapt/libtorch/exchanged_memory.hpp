@@ -113,6 +113,14 @@ class ExchangedMemory {
     place.parameter.unsafeGetTensorImpl()->shallow_copy_from(
         (memory != nullptr ? place.with : place.without).getIntrusivePtr());
   }
+  /// Does a tensor lie in a parameter's memory?
+  [[nodiscard]] bool holds(torch::Tensor const& tensor) const noexcept {
+    return tensor.defined() && tensor.has_storage() &&
+           std::any_of(places_.begin(), places_.end(), [&](StoragePlace const& place) {
+             return tensor.storage().unsafeGetStorageImpl() ==
+                    place.with.storage().unsafeGetStorageImpl();
+           });
+  }
   /// Is a parameter still the one whose memory is exchanged, and has it what the library has?
   /// @throws Error (invalid_argument), naming the parameter
   void require_same_memory(std::size_t t) const {

@@ -46,6 +46,10 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 /// backward pass has been through all of its calls, at the latest in `step`: until then `grad()`
 /// has this rank's own, afterwards none. Under other stages parameters stay in the module.
 ///
+/// A backward pass that keeps its graph has others after it, for which units wait, at the latest
+/// until `step`; so derivatives of derivatives are right in any order. A pass that comes to a unit
+/// after that is refused.
+///
 /// Units may lie in each other, share parameters, be called several times, and be computed again
 /// within the backward pass. A unit that some ranks call and others do not is skipped by `skip`
 /// there. Graphs are made and gone through by the thread that calls this.
@@ -124,12 +128,9 @@ class Sharded {
   template <detail::HasModule M, class... Arguments>
   [[nodiscard]] auto forward(M&& unit, Arguments&&... arguments) {
     auto& module = detail::module_of(unit);
-    int const u = number_of(module);
-    detail::NodePointer<detail::CallBegin<Sharded>> begin;
-    if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
-    UnitScope const window(*this, u);
+    UnitScope const scope(*this, number_of(module));
     auto outputs = module.forward(std::forward<Arguments>(arguments)...);
-    if (begin != nullptr) detail::record_call(owner_, u, begin, outputs);
+    scope.record(outputs);
     return outputs;
   }
   /// Takes part where other ranks call a unit and this one does not, in both passes: no token went
@@ -146,11 +147,8 @@ class Sharded {
       fail(ErrorKind::invalid_argument,
            {"libtorch: unit ", u, " is skipped with integers: no backward pass goes through them"});
     }
-    detail::NodePointer<detail::CallBegin<Sharded>> begin;
-    if (torch::GradMode::is_enabled()) begin = detail::make_node<detail::CallBegin<Sharded>>();
-    UnitScope const window(*this, u);
-    bool const passes = input.requires_grad() || trains(units_[static_cast<std::size_t>(u)]);
-    if (begin != nullptr && passes) detail::record_call(owner_, u, begin, input, true);
+    UnitScope const scope(*this, u);
+    if (input.requires_grad() || trains(record(u))) scope.record(input, true);
     return input;
   }
 
@@ -235,6 +233,7 @@ class Sharded {
   /// none.
   /// @par Collective  if a backward pass has begun since the last step
   void zero_grad() {
+    close_passes();
     for (torch::Tensor& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
     if (!begun_) return;
     core_.discard_gradients();
@@ -255,7 +254,8 @@ class Sharded {
   [[nodiscard]] float loss_scale() const noexcept { return core_.loss_scale(); }
 
  private:
-  friend class detail::UnitCall<Sharded>;
+  using Call = detail::UnitCall<Sharded>;
+  friend Call;
 
   struct Record {
     torch::nn::Module const* module = nullptr;
@@ -265,17 +265,40 @@ class Sharded {
     int calls = 0;         ///< whose backward pass is expected
     bool reduced = false;  ///< in this micro-batch
   };
-  /// A unit's parameters, for the time of a scope.
+  /// A unit's parameters, for the time of a call.
   class UnitScope {
    public:
-    UnitScope(Sharded& sharded, int unit) : sharded_(&sharded), unit_(unit) { sharded.open(unit); }
+    UnitScope(Sharded& sharded, int unit)
+        : sharded_(&sharded), unit_(unit), around_(sharded.calling_) {
+      if (torch::GradMode::is_enabled()) {
+        begin_ = detail::make_node<detail::CallBegin<Sharded>>();
+        begin_->call = std::make_shared<Call>(sharded.owner_, unit, around_);
+      }
+      sharded.close_passes();
+      sharded.open(unit);
+      if (begin_ != nullptr) sharded.calling_ = begin_->call;
+    }
     UnitScope(UnitScope const&) = delete;
     UnitScope& operator=(UnitScope const&) = delete;
-    ~UnitScope() { sharded_->close(unit_); }
+    ~UnitScope() {
+      sharded_->calling_ = around_;
+      sharded_->close(unit_);
+    }
+    /// Has autograd tell of the call, whose outputs are these.
+    template <class T>
+    void record(T& outputs, bool all = false) const {
+      detail::for_each_tensor(outputs, [&](torch::Tensor& output) {
+        // It would be gone with the unit's parameters.
+        if (exchanged() && sharded_->memory_->holds(output)) output = output.clone();
+      });
+      if (begin_ != nullptr) detail::record_call<Sharded>(begin_, outputs, all);
+    }
 
    private:
     Sharded* sharded_;
     int unit_;
+    std::shared_ptr<Call> around_;
+    detail::NodePointer<detail::CallBegin<Sharded>> begin_{};
   };
 
   /// Do parameters move between the module and the library?
@@ -380,23 +403,30 @@ class Sharded {
   }
 
   // What UnitCall tells.
+  std::vector<Call*>& entered() noexcept { return entered_; }
   void expect(int u) noexcept { ++record(u).calls; }
   void forget(int u) noexcept { --record(u).calls; }
-  void enter(int u) {
-    if (record(u).reduced) {
+  /// @param whole  the pass adds to gradients; else it is for some inputs alone
+  void enter(int u, bool whole) {
+    if (whole && record(u).reduced) {
       fail(ErrorKind::invalid_argument,
            {"libtorch: a backward pass comes to unit ",
             u,
             " ('",
             core_.tensors()[record(u).tensors.front()].name,
-            "') after its gradients were reduced: call micro_step() before the next micro-batch, "
-            "and compute a unit again once at most in a backward pass"});
+            "') after its gradients were reduced: keep the graph (retain_graph) in all backward "
+            "passes but the last, so that the unit waits for them, call micro_step() before the "
+            "next micro-batch, and compute a unit again once at most in a backward pass"});
     }
     open(u);
   }
   void leave(int u) {
-    close(u);
     if (--record(u).calls == 0) reduce(u);
+  }
+  /// Of a pass that has failed, calls may be open still.
+  void close_passes() noexcept {
+    if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
+    while (!entered_.empty()) entered_.back()->exit();
   }
 
   void reduce(int u) {
@@ -408,6 +438,7 @@ class Sharded {
 
   /// Reduces what no backward pass has ended.
   void finish_pass() {
+    close_passes();
     require_same_memory();
     for (int const u : core_.units_backward()) {
       if (!record(u).reduced) reduce(u);
@@ -423,8 +454,10 @@ class Sharded {
       detail::refuse(
           "parameter",
           core_.tensors()[t].name,
-          "got a gradient after those of its unit were reduced: whatever uses it outside "
-          "of its unit comes after the unit's calls, and shares their backward pass");
+          "got a gradient after those of unit " + std::to_string(u) +
+              " were reduced: keep the graph (retain_graph) in all backward passes but the last; "
+              "whatever uses it outside of its unit comes after the unit's calls, and shares their "
+              "backward pass");
     }
   }
   void begin_step() noexcept {
@@ -440,6 +473,8 @@ class Sharded {
   std::vector<torch::Tensor> lent_{};                ///< else, what is lent, as it was then
   std::shared_ptr<Sharded*> owner_;
   std::vector<Record> units_{};
+  std::shared_ptr<Call> calling_{};  ///< the innermost call whose forward pass this is
+  std::vector<Call*> entered_{};     ///< by backward passes, and open
   FullParameters<Core> const* full_ = nullptr;
   detail::Settings settings_;
   bool begun_ = false;  ///< since the last step, gradients were reduced, or a micro-batch begun

@@ -5,57 +5,115 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
+#include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <ranges>
 #include <tuple>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::libtorch::detail {
 
 /// One call whose backward pass is expected, as long as its graph lives. `Owner` is told:
-/// `expect(unit)`; `enter(unit)` when the backward pass reaches the outputs; `leave(unit)` when it
-/// has been through all that the call has computed; `close(unit)` and `forget(unit)` if the graph
-/// ends before.
+/// `expect(unit)`; `enter(unit, whole)` when a backward pass comes to what the call has computed,
+/// and is about to read the unit's parameters; `close(unit)` when it will not do so, at least for
+/// now; `leave(unit)` when nothing more is expected of the call; `forget(unit)` if the graph ends
+/// before.
+///
+/// A pass that comes through the outputs ends where the call began. Others do not come there: that
+/// of a list of inputs, and of what was computed in a backward pass (`create_graph`). Their calls
+/// are closed when the pass comes to another unit, or ends.
 template <class Owner>
 class UnitCall {
  public:
-  /// @param owner  null after its end, which graphs may outlive
-  UnitCall(std::shared_ptr<Owner*> owner, int unit) : owner_(std::move(owner)), unit_(unit) {
+  /// @param owner   null after its end, which graphs may outlive
+  /// @param around  the call within whose forward pass this one is, if any
+  UnitCall(std::shared_ptr<Owner*> owner, int unit, std::shared_ptr<UnitCall> around)
+      : owner_(std::move(owner)), unit_(unit), around_(std::move(around)) {
     (*owner_)->expect(unit_);
   }
   UnitCall(UnitCall const&) = delete;
   UnitCall& operator=(UnitCall const&) = delete;
   ~UnitCall() {
     if (*owner_ == nullptr) return;
-    if (inside_) (*owner_)->close(unit_);
+    exit();
     if (expected_) (*owner_)->forget(unit_);
   }
 
-  void enter() {
+  /// @param outputs  the pass comes through the outputs
+  void enter(bool outputs) {
     if (*owner_ == nullptr) {
       fail(ErrorKind::invalid_argument, "libtorch: a backward pass after the end of its Sharded");
     }
+    if (!outputs && inside()) return;
+    auto const* const pass = torch::autograd::get_current_graph_task_exec_info();
+    bool const whole = pass != nullptr && pass->empty();
     // A graph that is kept can be gone through again.
-    if (!std::exchange(expected_, true)) (*owner_)->expect(unit_);
-    if (inside_) return;
-    (*owner_)->enter(unit_);
-    inside_ = true;
+    if (outputs && whole && !std::exchange(expected_, true)) (*owner_)->expect(unit_);
+    if (!inside()) {
+      close_pass(**owner_, pass, this);
+      if (around_ != nullptr) around_->enter(false);
+      if (!inside_) {
+        (*owner_)->enter(unit_, whole);
+        (*owner_)->entered().push_back(this);
+        inside_ = true;
+      }
+      pass_ = pass;
+      ends_ = false;
+    }
+    if (outputs && whole) ends_ = true;
+    if (ends_) return;
+    torch::autograd::Engine::get_default_engine().queue_callback([owner = owner_, pass] {
+      if (*owner != nullptr) close_pass(**owner, pass);
+    });
   }
+  /// The pass comes to where the call began.
   void leave() {
-    inside_ = false;
+    exit();
+    // Whoever keeps a graph is about to go through it, or what was made of it, again.
+    if (torch::autograd::get_current_graph_task_keep_graph()) return;
     expected_ = false;
     (*owner_)->leave(unit_);
   }
+  void exit() noexcept {
+    if (!std::exchange(inside_, false)) return;
+    std::erase((*owner_)->entered(), this);
+    (*owner_)->close(unit_);
+  }
 
  private:
+  /// Closes what a pass has entered.
+  /// @param next  if it goes on: the call it comes to, which needs those around it. Others stay
+  /// open
+  ///   that are left where they began
+  static void close_pass(Owner& owner, void const* pass, UnitCall const* next = nullptr) noexcept {
+    for (std::size_t i = owner.entered().size(); i-- > 0;) {
+      UnitCall& each = *owner.entered()[i];
+      bool const stays = next != nullptr && (each.ends_ || next->is_within(each));
+      if (each.pass_ == pass && !stays) each.exit();
+    }
+  }
+  [[nodiscard]] bool inside() const noexcept {
+    return inside_ && (around_ == nullptr || around_->inside());
+  }
+  [[nodiscard]] bool is_within(UnitCall const& other) const noexcept {
+    return this == &other || (around_ != nullptr && around_->is_within(other));
+  }
+
   std::shared_ptr<Owner*> owner_;
   int unit_;
+  std::shared_ptr<UnitCall> around_;
+  void const* pass_ = nullptr;  ///< the last one that has entered
   bool expected_ = true;
   bool inside_ = false;
+  bool ends_ = false;  ///< where the call began
 };
 
 /// Made before the call. Autograd runs, of all nodes whose turn it can be, the one that was made
@@ -75,12 +133,64 @@ struct CallBegin final : torch::autograd::Node {
 template <class Owner>
 struct CallEnd final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    call->enter();
+    call->enter(true);
     gradients.emplace_back();  // what CallBegin is given
     return std::move(gradients);
   }
   std::shared_ptr<UnitCall<Owner>> call;
 };
+
+/// Has a call entered before each node that was made for it. A pass can come to any of them without
+/// coming through the outputs.
+/// @param edges  from what was made last
+/// @param from   the number of the first node
+template <class Owner>
+void enter_before_nodes(torch::autograd::edge_list const& edges,
+                        std::uint64_t from,
+                        std::shared_ptr<UnitCall<Owner>> const& call) {
+  using torch::autograd::Node, torch::autograd::variable_list;
+  struct Before final : torch::autograd::FunctionPreHook {
+    variable_list operator()(variable_list const& gradients) override {
+      call->enter(false);
+      first = at::sequence_number::peek();
+      return gradients;
+    }
+    std::shared_ptr<UnitCall<Owner>> call;
+    std::uint64_t first = 0;  ///< of the nodes that this one makes
+  };
+  // What it makes for further derivatives reads the same parameters.
+  struct After final : torch::autograd::FunctionPostHook {
+    variable_list operator()(variable_list const& results, variable_list const& /*of*/) override {
+      if (torch::GradMode::is_enabled()) {
+        enter_before_nodes(
+            torch::autograd::collect_next_edges(results), before->first, before->call);
+      }
+      return results;
+    }
+    Before const* before = nullptr;
+  };
+  std::unordered_set<Node*> made;
+  std::vector<Node*> next;
+  auto const add = [&, end = at::sequence_number::peek()](torch::autograd::edge_list const& more) {
+    for (torch::autograd::Edge const& edge : more) {
+      Node* const node = edge.function.get();
+      if (node == nullptr || node->sequence_nr() < from || node->sequence_nr() >= end) continue;
+      if (made.insert(node).second) next.push_back(node);
+    }
+  };
+  add(edges);
+  while (!next.empty()) {
+    Node& node = *next.back();
+    next.pop_back();
+    add(node.next_edges());
+    auto before = std::make_unique<Before>();
+    auto after = std::make_unique<After>();
+    before->call = call;
+    after->before = before.get();
+    node.add_pre_hook(std::move(before));
+    node.add_post_hook(std::move(after));
+  }
+}
 
 /// Graphs of newer releases count references within the node.
 inline constexpr bool shares_nodes = std::is_same_v<decltype(torch::autograd::Edge::function),
@@ -132,11 +242,7 @@ void for_each_tensor(T& value, Visit const& visit) {
 /// in place.
 /// @param all  outputs, too, that need no gradient by themselves
 template <class Owner, class T>
-void record_call(std::shared_ptr<Owner*> const& owner,
-                 int unit,
-                 NodePointer<CallBegin<Owner>> const& begin,
-                 T& outputs,
-                 bool all = false) {
+void record_call(NodePointer<CallBegin<Owner>> const& begin, T& outputs, bool all) {
   std::vector<torch::Tensor*> wanted;
   for_each_tensor(outputs, [&](torch::Tensor& output) {
     if (output.defined() && (all || output.requires_grad())) wanted.push_back(&output);
@@ -146,13 +252,14 @@ void record_call(std::shared_ptr<Owner*> const& owner,
   for (torch::Tensor* const output : wanted) {
     end->add_next_edge(torch::autograd::impl::gradient_edge(*output));
   }
+  enter_before_nodes(end->next_edges(), begin->sequence_nr(), begin->call);
   end->add_next_edge(torch::autograd::Edge(begin, 0));
   for (torch::Tensor* const output : wanted) {
     torch::Tensor recorded = output->detach();
     torch::autograd::create_gradient_edge(recorded, end);
     *output = std::move(recorded);
   }
-  end->call = begin->call = std::make_shared<UnitCall<Owner>>(owner, unit);
+  end->call = begin->call;
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail
