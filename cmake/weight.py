@@ -47,7 +47,9 @@ ALLOWANCES = {
     # check of parameters against their masters are calls of the optimizer, so that no other part can have them.
     # LibTorch had 100. It took 165: a backward pass can come to any node of a unit's graph, and autograd tells
     # of a node by hooks of its own alone.
-    "reports": {"checkpoint": 250, "core": 300, "libtorch": 165},
+    # Values that do not fit took 30 more in the core, in which each way of giving values converts them, and 60 in
+    # checkpoints: pieces of files are converted by tensor and state, and exports look at masters.
+    "reports": {"checkpoint": 310, "core": 330, "libtorch": 165},
     "types by tensor": {"core": 550, "c": 60, "checkpoint": 80, "libtorch": 60},
     "state formats": {"core": 250, "rules and kernels": 700, "device": 150, "checkpoint": 100},
 }

@@ -333,6 +333,7 @@ int main(int argc, char** argv) {
   std::string path;
   std::string other;
   std::string dtype = "parameter";
+  std::string overflow = "refuse";
   zero::ExportOptions options;
   auto const add = [&](char const* name, char const* what, char const* argument) {
     CLI::App* const command = app.add_subcommand(name, what);
@@ -353,6 +354,10 @@ int main(int argc, char** argv) {
   export_command->add_option("--dtype", dtype, "The parameters' type, or the masters'")
       ->check(CLI::IsMember({"parameter", "master"}))
       ->capture_default_str();
+  export_command
+      ->add_option("--overflow", overflow, "Of values that its type cannot hold: an error, or not")
+      ->check(CLI::IsMember({"refuse", "saturate"}))
+      ->capture_default_str();
   export_command->add_option("--optimizer", options.optimizer, "Which of several");
   export_command
       ->add_option("--max-file-bytes", options.max_file_bytes, "Bytes of tensors in one file")
@@ -365,6 +370,7 @@ int main(int argc, char** argv) {
     return exit_trouble;
   }
   if (dtype == "master") options.dtype = zero::ExportDType::master;
+  if (overflow == "saturate") options.overflow = zero::Overflow::saturate;
   try {
     if (list_command->parsed()) return list(path, as_json);
     if (show_command->parsed()) return show(path, as_json);

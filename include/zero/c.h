@@ -88,6 +88,13 @@ enum zero_unsaid {
   ZERO_UNSAID_REST = 2    ///< leaves them as they are, as `zero_without_gradient` on all ranks
 };
 
+/// What becomes of a finite value that would be infinite in the type of an array, such as 1e5 in
+/// fp16, where values are given, loaded or exported. Infinities and NaNs pass.
+enum zero_overflow {
+  ZERO_OVERFLOW_REFUSE = 0,   ///< an error on all ranks, which names tensor, element and value
+  ZERO_OVERFLOW_SATURATE = 1  ///< takes the largest finite number of that sign
+};
+
 /// What bytes are held for: indices into `zero_plan::held`.
 enum zero_role {
   ZERO_ROLE_PARAMETERS = 0,
@@ -163,6 +170,8 @@ typedef struct zero_options {
   int32_t loss_scale_patience;  ///< fp16: overflows at the smallest scale until an error; 0: 10
   int32_t reserved;             ///< 0
   zero_rule rule;               ///< of all tensors
+  int32_t overflow;             ///< of `zero_overflow`: for values that are given, not for files
+  int32_t reserved_2;           ///< 0
 } zero_options;
 
 /// Options of one step, the same on every rank but for `overlap_publish` and `stop`.

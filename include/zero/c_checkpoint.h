@@ -31,6 +31,8 @@ typedef struct zero_load_options {
   int32_t parameters_only;   ///< 1: states and counters stay: for another rule, or fine-tuning
   int32_t verify_first;      ///< 1: read twice, and change nothing unless all is as it was saved
   int32_t reserved;          ///< 0
+  int32_t overflow;          ///< of `zero_overflow`
+  int32_t reserved_2;        ///< 0
 } zero_load_options;
 
 /// How a model file is read; the same on all ranks.
@@ -40,6 +42,8 @@ typedef struct zero_import_options {
   int64_t names_count;       ///< pairs; the array has twice as many texts
   int32_t strict;            ///< 1: tensors that are missing, unexpected or do not fit are an error
   int32_t reserved;          ///< 0
+  int32_t overflow;          ///< of `zero_overflow`
+  int32_t reserved_2;        ///< 0
 } zero_import_options;
 
 /// How many tensors a load has left out. Which and why, `zero_message` says.
@@ -64,6 +68,8 @@ typedef struct zero_export_options {
   int64_t max_file_bytes;       ///< more go into several files, with an index; 0: 5e9
   int32_t dtype;                ///< of `zero_export_dtype`
   int32_t reserved;             ///< 0
+  int32_t overflow;             ///< of `zero_overflow`
+  int32_t reserved_2;           ///< 0
 } zero_export_options;
 
 /// Options as `zero_checkpoints_open` has them for keep = 0.
@@ -73,12 +79,12 @@ static inline zero_checkpoints_options zero_checkpoints_options_of(void) {
 }
 /// Options as `zero_checkpoint_load` has them: strict, all of it.
 static inline zero_load_options zero_load_options_of(void) {
-  zero_load_options const options = {sizeof(zero_load_options), 0, 0, 1, 0, 0, 0};
+  zero_load_options const options = {sizeof(zero_load_options), 0, 0, 1, 0, 0, 0, 0, 0};
   return options;
 }
 /// Options of a strict import.
 static inline zero_import_options zero_import_options_of(void) {
-  zero_import_options const options = {sizeof(zero_import_options), 0, 0, 1, 0};
+  zero_import_options const options = {sizeof(zero_import_options), 0, 0, 1, 0, 0, 0};
   return options;
 }
 /// Differences to be written.
@@ -88,7 +94,7 @@ static inline zero_differences zero_differences_of(void) {
 }
 /// Options of an export of the parameters.
 static inline zero_export_options zero_export_options_of(void) {
-  zero_export_options const options = {sizeof(zero_export_options), 0, 0, 0, 0, 0};
+  zero_export_options const options = {sizeof(zero_export_options), 0, 0, 0, 0, 0, 0, 0};
   return options;
 }
 

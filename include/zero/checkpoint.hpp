@@ -233,7 +233,8 @@ class Checkpoints {
   ///   are 4 MiB or more, and one refresh of all parameters. Memory of the host beside the plan:
   ///   the headers of all files, and a piece of 256 KiB for each thread, twice where types are
   ///   converted. How long reading takes does not count towards deadlines
-  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step; (data)
+  /// @throws Error, on every rank the same: (invalid_argument) in the middle of a step, or for a
+  ///   finite value that its type here cannot hold, unless the options say `saturate`; (data)
   ///   for a checkpoint that does not fit, naming all tensors; whose states another rule has left,
   ///   naming it; or that is damaged, naming file, tensor and rank; (resource) if the file system
   ///   refuses, or an operation of it meets its deadline

@@ -60,6 +60,7 @@ struct Kept {
 /// | accumulation  | `AccumulateNone` |
 /// | memory        | `Owned<>`        |
 /// | prefetch      | `Prefetch{1}`    |
+/// | overflow      | `Overflow{}`     |
 ///
 /// An optimizer ends between steps: one that is destroyed while reductions are under way withdraws
 /// from them, which ends the communicator with an error. `step()` and `discard_gradients()` finish
@@ -130,7 +131,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   ///
   /// @param comm     must outlive the optimizer, like what the tensors of `Borrowed<>` point to
   /// @param tensors  the model; copied
-  /// @param values   policies with values (rule, precision, bucket, prefetch, memory), in any order
+  /// @param values   policies with values (rule, precision, bucket, prefetch, memory, overflow), in
+  ///   any order
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense, or a
   ///   model without tensors; (communication), on every rank, naming what the ranks disagree on;
@@ -469,6 +471,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// `restore(counters())` it goes on to the same bits. Frozen tensors are not asked for: where the
   /// library owns them they are loaded, or adopted, before.
   /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument), on every rank, naming the first finite value that parameters
+  ///   cannot hold, unless the policy is `Overflow::saturate`; as of `load_parameters`, every step
+  ///   is refused then
   /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
   template <class Fill>
   void fill_owned(Fill&& fill) {
@@ -496,6 +501,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     Memory memory;
     Bucket bucket;
     Prefetch prefetch;
+    Overflow overflow;
   };
 
   template <class... Values>
@@ -505,7 +511,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
             Choice::template pick<Rule>(values...),
             Choice::template pick<Memory>(values...),
             Choice::template pick<Bucket>(values...),
-            Choice::template pick<Prefetch>(values...)};
+            Choice::template pick<Prefetch>(values...),
+            Choice::template pick<Overflow>(values...)};
   }
 
   // Mistakes have a sentence each, in the body of a private template: a call of it is an error, and
@@ -569,7 +576,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
                               .allocator = detail::ref(this->allocator),
                               .loss_scale = nullptr,
                               .bucket = picked.bucket,
-                              .prefetch = picked.prefetch};
+                              .prefetch = picked.prefetch,
+                              .overflow = picked.overflow};
     if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
     return setup;
   }

@@ -24,6 +24,7 @@
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/model_states.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"

@@ -165,6 +165,8 @@ Change const changes[] = {
     {[](auto& o, auto&) { o.rule.size += 8; }, "a zero_rule says"},
     {[](auto&, auto& b) { b.size = 8; }, "a zero_tensor says it has 8 bytes"},
     {[](auto& o, auto&) { o.reserved = 7; }, "reserved of a zero_options is 7, but must be 0"},
+    {[](auto& o, auto&) { o.reserved_2 = 7; }, "reserved of a zero_options is 7, but must be 0"},
+    {[](auto& o, auto&) { o.overflow = 7; }, "overflow is 7, but a flag is 0 or 1"},
     {[](auto& o, auto&) { o.rule.eps_hat = 7; }, "eps_hat is 7, but a flag is 0 or 1"},
     {[](auto&, auto& b) { b.reserved = 7; }, "reserved of a zero_tensor is 7"},
     // Of fp32, which has none.
@@ -210,6 +212,16 @@ TEST_CASE("C API misuse: options and models that make no sense, are of another s
   one.refuses(zero_create(one.comm, &one.options, one.model, -1, &one.opt),
               "the number of tensors is -1");
   CHECK(one.create() == ZERO_OK);
+}
+
+TEST_CASE("C API misuse: options of a program that was compiled with 0.2 end where they did") {
+  Alone one;
+  float memory[16] = {};
+  one.options.size = offsetof(zero_options, overflow);
+  one.options.overflow = 7;  // not of the struct
+  CHECK(one.create() == ZERO_OK);
+  CHECK(zero_create_flat(one.comm, &one.options, one.model, 2, memory, memory + 8, 8, &one.opt) ==
+        ZERO_OK);
 }
 
 TEST_CASE("C API misuse: options of a step, structs of another size, counters") {

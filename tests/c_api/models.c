@@ -140,6 +140,126 @@ static int32_t load(zero_comm* comm, void* user) {
   return ZERO_OK;
 }
 
+/// 3.4e38 in one element, which float holds and bf16 does not.
+static int32_t large(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = tensor == 0 && first + i == 3 ? 3.4e38f : 1;
+  return 0;
+}
+/// And a number that float does not hold.
+static int32_t larger(int32_t tensor, int64_t first, int64_t count, double* values, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = tensor == 0 && first + i == 3 ? -1e300 : 1;
+  return 0;
+}
+/// Sets masters of the first tensor to that.
+static int32_t enlarge(zero_owned const* owned, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < owned->count && owned->number == 0 && owned->tensor == 0; ++i) {
+    ((float*)owned->data)[i] = owned->first + i == 3 ? 3.4e38f : 1;
+  }
+  return 0;
+}
+/// Finds masters that are not 1, or what they were to be.
+static int32_t find(zero_owned const* owned, void* user) {
+  float const wanted = *(float const*)user;
+  for (int64_t i = 0; i < owned->count && owned->number == 0; ++i) {
+    float const expected = owned->tensor == 0 && owned->first + i == 3 ? wanted : 1;
+    if (((float const*)owned->data)[i] != expected) return 1;
+  }
+  return 0;
+}
+static int32_t refused(zero_comm* comm, int32_t code, char const* value) {
+  char words[200];
+  snprintf(words,
+           sizeof(words),
+           "element 3 of tensor 'w' is %s, which would become infinite in bf16; with overflow = "
+           "saturate",
+           value);
+  REQUIRE(code == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), words) != NULL);
+  return ZERO_OK;
+}
+static int32_t saturated(zero_comm* comm, zero_optimizer* opt, int32_t code, float wanted) {
+  REQUIRE(code == ZERO_OK);
+  REQUIRE(zero_visit_owned(opt, find, &wanted) == ZERO_OK);
+  return zero_load(opt, zeros, NULL);
+}
+
+/// Values that do not fit, by all calls that take some: refused, or saturated where that is said.
+static int32_t overflow(zero_comm* comm, void* user) {
+  char const* const path = ((exchange const*)user)->path;
+  char directory[1000];
+  snprintf(directory, sizeof(directory), "%s.run", path);
+  zero_tensor const model[2] = {ZERO_TENSOR("w", 0, rows, columns), ZERO_TENSOR("b", 1, bias)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_SGD);
+  zero_optimizer *wide = NULL, *refuses = NULL, *saturates = NULL;
+  zero_checkpoints* saved = NULL;
+  zero_import_options import = zero_import_options_of();
+  zero_load_options load_options = zero_load_options_of();
+  zero_export_options export = zero_export_options_of();
+  import.overflow = load_options.overflow = export.overflow = ZERO_OVERFLOW_SATURATE;
+  int64_t step = -1;
+  REQUIRE(zero_create(comm, &options, model, 2, &wide) == ZERO_OK);
+  options.precision = ZERO_BF16;
+  REQUIRE(zero_create(comm, &options, model, 2, &refuses) == ZERO_OK);
+  options.overflow = 2;
+  REQUIRE(zero_create(comm, &options, model, 2, &saturates) == ZERO_INVALID_ARGUMENT);
+  options.overflow = ZERO_OVERFLOW_SATURATE;
+  REQUIRE(zero_create(comm, &options, model, 2, &saturates) == ZERO_OK);
+  REQUIRE(zero_load(refuses, zeros, NULL) == ZERO_OK);
+  REQUIRE(zero_load(wide, large, NULL) == ZERO_OK);
+  REQUIRE(zero_export_model(wide, path, NULL, NULL, 0, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open(comm, directory, 1, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save(saved, wide, NULL, 0) == ZERO_OK);
+
+  // Doubles are looked at where they become floats, on the one rank that has them.
+  int32_t code = zero_load_double(wide, larger, NULL);
+  REQUIRE(code == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "is -1e+300, which would become infinite in fp32") != NULL);
+  REQUIRE(refused(comm, zero_load(refuses, large, NULL), "3.4e+38") == ZERO_OK);
+  REQUIRE(refused(comm, zero_load_double(refuses, larger, NULL), "-1e+300") == ZERO_OK);
+  code = zero_broadcast_from_double(refuses, larger, NULL, 1);
+  REQUIRE(refused(comm, code, "-1e+300") == ZERO_OK);
+  REQUIRE(refused(comm, zero_broadcast_from(refuses, large, NULL, 1), "3.4e+38") == ZERO_OK);
+  REQUIRE(refused(comm, zero_import_model(refuses, path, NULL, NULL), "3.4e+38") == ZERO_OK);
+  REQUIRE(refused(comm, zero_checkpoint_load(saved, refuses, &step), "3.4e+38") == ZERO_OK);
+  REQUIRE(refused(comm, zero_fill_owned(refuses, enlarge, NULL), "3.4e+38") == ZERO_OK);
+
+  float const most = 0x1.FEp127f;
+  REQUIRE(saturated(comm, saturates, zero_load(saturates, large, NULL), most) == ZERO_OK);
+  code = zero_load_double(saturates, larger, NULL);
+  REQUIRE(saturated(comm, saturates, code, -most) == ZERO_OK);
+  code = zero_broadcast_from_double(saturates, larger, NULL, 1);
+  REQUIRE(saturated(comm, saturates, code, -most) == ZERO_OK);
+  code = zero_import_model(saturates, path, &import, NULL);
+  REQUIRE(saturated(comm, saturates, code, most) == ZERO_OK);
+  code = zero_checkpoint_load_with(saved, saturates, &load_options, NULL, &step);
+  REQUIRE(saturated(comm, saturates, code, most) == ZERO_OK);
+  load_options.overflow = -1;
+  code = zero_checkpoint_load_with(saved, saturates, &load_options, NULL, &step);
+  REQUIRE(code == ZERO_INVALID_ARGUMENT);
+
+  // An update makes a parameter infinite.
+  void* gradients[1] = {NULL};
+  zero_step_options rate = zero_step_options_of();
+  rate.learning_rate = 3.4e38;
+  REQUIRE(zero_load(saturates, zeros, NULL) == ZERO_OK);
+  REQUIRE(zero_gradients(saturates, 0, ZERO_ADD, gradients, 1) == ZERO_OK);
+  ((uint16_t*)gradients[0])[3] = 0xbf80;  // -1
+  REQUIRE(zero_reduce(saturates, 0) == ZERO_OK);
+  REQUIRE(zero_without_gradient(saturates, 1) == ZERO_OK);
+  REQUIRE(zero_step(saturates, &rate, NULL) == ZERO_OK);
+  code = zero_export_model(saturates, path, NULL, NULL, 0, NULL);
+  REQUIRE(refused(comm, code, "3.4e+38") == ZERO_OK);
+  REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_OK);
+  export.overflow = 2;
+  REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  export.overflow = 0, export.reserved_2 = 1;
+  REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  return zero_checkpoints_close(saved);
+}
+
 /// Has a file that text in its first bytes?
 static int has(char const* path, char const* text) {
   char head[500] = "";
@@ -166,6 +286,7 @@ int main(int argc, char** argv) {
   if (failed == ZERO_OK) failed = zero_run_ranks(2, load, &master, message, sizeof(message));
   if (failed == ZERO_OK) failed = zero_run_ranks(1, save, &half, message, sizeof(message));
   sound = sound && has(path, "\"BF16\"");
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, overflow, &half, message, sizeof(message));
   if (failed != ZERO_OK || !sound) fprintf(stderr, "%s\n", message);
   return failed == ZERO_OK && sound ? 0 : 1;
 }

@@ -8,6 +8,9 @@
 //          the columns of "a", and which has a stacked tensor "w"
 //        zero_model_program several DIR    a checkpoint of 2 ranks of two optimizers, the toy model
 //          in two precisions, and what export_model makes of the second: DIR.critic.safetensors
+//        zero_model_program large DIR      a checkpoint whose "w" has an infinite parameter in fp16
+//        of
+//          a master weight that is not
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
 #include "support/give_zeros.hpp"
@@ -83,6 +86,20 @@ void several(std::string const& path) {
   });
 }
 
+void large(std::string const& path) {
+  zero::Self comm;
+  zero::ShardedOptimizer optimizer{comm,
+                                   {{.name = "w", .shape = {4}}},
+                                   zero::Mixed<zero::fp16>{.loss_scale = {.initial = 1.f}},
+                                   zero::PlainSgd{.lr = 1e5}};
+  optimizer.load_parameters([](auto&&...) {});
+  auto gradients = optimizer.gradients(0);
+  gradients[0][2] = zero::fp16(-1.f);
+  optimizer.reduce(std::move(gradients));
+  optimizer.step();
+  zero::Checkpoints{path}.save(optimizer);
+}
+
 void read(std::string const& path) {
   zero::run_ranks(2, [&](zero::InProcess& comm) {
     zero::ShardedOptimizer<zero::InProcess, zero::stage::PosG, zero::Fp32> optimizer{comm,
@@ -127,6 +144,10 @@ int main(int count, char** values) {
     }
     if (arguments.size() == 2 && arguments[0] == "several") {
       several(arguments[1]);
+      return 0;
+    }
+    if (arguments.size() == 2 && arguments[0] == "large") {
+      large(arguments[1]);
       return 0;
     }
     if (arguments.size() == 2 && arguments[0] == "read") {

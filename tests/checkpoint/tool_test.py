@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,19 @@ class Tool(unittest.TestCase):
         self.assertIn("'generator', 'critic'", self.tool("export", several, out, status=2))
         self.assertIn("no optimizer 'x'", self.tool("export", several, out, "--optimizer", "x", status=2))
         self.assertIn("no optimizer 'x'", self.tool("export", self.last, out, "--optimizer", "x", status=2))
+
+    def test_export_refuses_values_that_the_type_cannot_hold_or_saturates_them(self):
+        large = self.folder / "large"
+        subprocess.run([PROGRAM, "large", large], check=True, timeout=120)
+        out = self.folder / "out.safetensors"
+        self.assertIn("element 2 of tensor 'w' is 100000, which would become infinite in fp16; with overflow = "
+                      "saturate", self.tool("export", large, out, status=2))
+        self.assertEqual(list(self.folder.glob("out*")), [])
+        self.tool("export", large, out, "--overflow", "saturate")
+        self.assertEqual(out.read_bytes()[-8:], struct.pack("<4e", 0, 0, 65504, 0))
+        self.tool("export", large, out, "--dtype", "master")
+        self.assertEqual(out.read_bytes()[-16:], struct.pack("<4f", 0, 0, 1e5, 0))
+        self.assertIn("--overflow", self.tool("export", large, out, "--overflow", "ignore", status=2))
 
     def test_export_of_a_damaged_checkpoint_leaves_nothing(self):
         self.flip(self.last / "rank-00001.safetensors", -1)

@@ -327,7 +327,8 @@ TEST_CASE_TEMPLATE("a broadcast sends every element once", Stage, Pos, PosGP) {
         watched.comm, toy::model(), zero::Bucket{4096}};
     comm.reset();
     optimizer.broadcast_parameters(values_of<float>(optimizer, 0), 2);
-    CHECK(comm.counts().control_total().elements == elements());
+    // And one word, by which ranks agree that every value fits.
+    CHECK(comm.counts().control_total().elements == elements() + 4);
     if constexpr (!Stage::sharding.parameters) {
       comm.reset();
       optimizer.broadcast_parameters(2);
@@ -339,7 +340,8 @@ TEST_CASE_TEMPLATE("a broadcast sends every element once", Stage, Pos, PosGP) {
     auto const first = comm.counts().control_total().elements;
     comm.reset();
     give_zeros(optimizer).step();
-    CHECK(first == elements() + comm.counts().control_total().elements);
+    auto const word = Stage::sharding.parameters ? 4u : 0u;
+    CHECK(first == elements() + word + comm.counts().control_total().elements);
   });
 }
 
@@ -364,7 +366,7 @@ TEST_CASE_TEMPLATE("a tensor of more than two megabytes passes one megabyte at a
         },
         1);
     CHECK(largest * sizeof(float) <= 1 << 20);
-    CHECK(watched.counted.counts().control_total().elements == 40 + count);
+    CHECK(watched.counted.counts().control_total().elements == 40 + count + 2);
     auto const weights = optimizer.parameters(0);
     std::size_t right = 0;
     while (right < count && float(weights[1][right]) == static_cast<float>(right % 251)) ++right;
@@ -450,6 +452,57 @@ TEST_CASE("a broadcast after the first gradients is refused, unless these are di
     check(owns, [&] { static_cast<void>(owns.gradients(1)); });
     expect(memory[4] == 1.f, "the root's");
   });
+}
+
+/// Values that bf16 cannot hold, over memory that the host cannot reach: looked at on the host.
+template <class Stage>
+void check_large_on_devices() {
+  auto const in = [](zero::Tensor const& tensor, std::size_t i) {
+    return tensor.name == "wpe" && i == 1000 ? 3.4e38f : 1.f;
+  };
+  auto const large = [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = in(tensor, first + i);
+  };
+  auto const fill = [&](zero::Tensor const& tensor, std::size_t first, auto out, auto const&) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = in(tensor, first + i);
+  };
+  contracts::on_ranks(3, [&](InProcess& inner, auto const& expect) {
+    std::string const words =
+        "element 1000 of tensor 'wpe' is 3.4e+38, which would become infinite in bf16; with "
+        "overflow = saturate (a policy, and an option of loads and exports) it becomes "
+        "3.3895314e+38";
+    contracts::OnDevice<Stage, Bf16> rank(inner, toy::model());
+    auto& refuses = rank.optimizer;
+    expect(refusal([&] { refuses.load_parameters(large); }) == words, "load");
+    expect(refusal([&] { refuses.broadcast_parameters(large, 1); }) == words, "broadcast");
+    toy::load(refuses);
+    expect(refusal([&] { refuses.fill_owned(fill); }) == words, "fill");
+    trapped::Device device{};
+    trapped::Communicator comm(inner, device, trapped::Collectives::late);
+    contracts::DeviceOptimizer<Stage, Bf16> saturates{
+        comm, toy::model(), zero::Owned{trapped::Allocator{&device}}, zero::Overflow::saturate};
+    auto const check = [&] {
+      saturates.check_parameters();
+      saturates.visit_owned([&](zero::Tensor const& tensor, std::size_t first, auto out, auto&&) {
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          float const wanted = in(tensor, first + i) == 1.f ? 1.f : 0x1.FEp127f;
+          expect(out[i] == wanted, tensor.name);
+        }
+      });
+      toy::load(saturates);
+    };
+    saturates.load_parameters(large);
+    check();
+    saturates.broadcast_parameters(large, 1);
+    check();
+    saturates.fill_owned(fill);
+    check();
+  });
+}
+
+TEST_CASE("values that do not fit, over memory that the host cannot reach") {
+  check_large_on_devices<Pos>();
+  check_large_on_devices<PosGP>();
 }
 
 TEST_CASE("a broadcast over memory that the host cannot reach") {

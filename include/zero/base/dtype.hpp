@@ -38,6 +38,14 @@ namespace zero::inline ZERO_NAMESPACE {
   return type == DType::i32 || type == DType::i64 || type == DType::u8;
 }
 
+/// The largest finite number of a type of floating point.
+[[nodiscard]] constexpr double largest(DType type) noexcept {
+  return type == DType::f16    ? 65504.
+         : type == DType::bf16 ? 0x1.FEp127
+         : type == DType::f32  ? 0x1.FFFFFEp127
+                               : __DBL_MAX__;
+}
+
 /// What messages and plans call the type.
 [[nodiscard]] constexpr std::string_view name(DType type) noexcept {
   switch (type) {
@@ -56,33 +64,19 @@ namespace detail {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::f32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::f64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::f64> {};
 template <>
-struct DTypeOf<bf16> {
-  static constexpr DType value = DType::bf16;
-};
+struct DTypeOf<bf16> : std::integral_constant<DType, DType::bf16> {};
 template <>
-struct DTypeOf<fp16> {
-  static constexpr DType value = DType::f16;
-};
+struct DTypeOf<fp16> : std::integral_constant<DType, DType::f16> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::i32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
 template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::i64;
-};
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
 template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::u8;
-};
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
 }  // namespace detail
 
 /// A type that can be an element of a collective.

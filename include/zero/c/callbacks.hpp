@@ -12,6 +12,8 @@
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/parts.hpp"
+#include "zero/optimizer/setup/same_values.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -29,20 +31,19 @@ class FillFunction {
   /// The trainer's.
   using Fill = std::int32_t (*)(std::int32_t, std::int64_t, std::int64_t, Value*, void*);
 
-  /// @param fill   the function
-  /// @param user   passed to it
-  /// @param model  whose tensors it knows by number
-  /// @param type   of the values that are asked for
+  /// @param fill    the function
+  /// @param user    passed to it
+  /// @param parts   whose values are asked for, by the numbers of tensors
   /// @throws Error (invalid_argument) if there is none
-  FillFunction(Fill fill, void* user, std::vector<Tensor> const& model, DType type)
-      : fill_(fill), user_(user), model_(&model), type_(type) {
+  FillFunction(Fill fill, void* user, zero::detail::Parts& parts)
+      : fill_(fill), user_(user), parts_(&parts) {
     if (fill == nullptr) fail(ErrorKind::invalid_argument, "fill is null");
   }
   /// Calls it.
   void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) {
-    bool const same = type_ == dtype_of<Value>;
+    bool const same = parts_->kernels.types().value() == dtype_of<Value>;
     if (!same) values_.resize(values.count);
-    std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - model_->data()),
+    std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - parts_->described.data()),
                                     static_cast<std::int64_t>(first),
                                     static_cast<std::int64_t>(values.count),
                                     same ? static_cast<Value*>(values.first) : values_.data(),
@@ -52,6 +53,10 @@ class FillFunction {
                 {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
     }
     if (same) return;
+    zero::detail::fit(*parts_,
+                      parts_->overflow,
+                      dtype_of<Value>,
+                      {&tensor, first, values.count, values_.data(), {}});
     using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
     kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
   }
@@ -59,8 +64,7 @@ class FillFunction {
  private:
   Fill fill_;
   void* user_;
-  std::vector<Tensor> const* model_;
-  DType type_;
+  zero::detail::Parts* parts_;
   std::vector<Value> values_{};  ///< where another type is asked for
 };
 

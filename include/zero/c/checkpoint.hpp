@@ -108,28 +108,29 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
 }
 /// Options of a load.
 [[nodiscard]] inline LoadOptions options_of(zero_load_options const& from) {
-  require_reserved(from.reserved, "zero_load_options");
   require_flag(from.strict, "strict");
   require_flag(from.parameters_only, "parameters_only");
   require_flag(from.verify_first, "verify_first");
   return {.strict = from.strict != 0,
           .parameters_only = from.parameters_only != 0,
           .verify_first = from.verify_first != 0,
-          .names = pairs_of(from.names, from.names_count, "names")};
+          .names = pairs_of(from.names, from.names_count, "names"),
+          .overflow = overflow_of(from, "zero_load_options")};
 }
 /// Options of an import.
 [[nodiscard]] inline ImportOptions options_of(zero_import_options const& from) {
-  require_reserved(from.reserved, "zero_import_options");
   require_flag(from.strict, "strict");
-  return {.strict = from.strict != 0, .names = pairs_of(from.names, from.names_count, "names")};
+  return {.strict = from.strict != 0,
+          .names = pairs_of(from.names, from.names_count, "names"),
+          .overflow = overflow_of(from, "zero_import_options")};
 }
 /// Options of an export.
 [[nodiscard]] inline ExportOptions options_of(zero_export_options const& from) {
-  require_reserved(from.reserved, "zero_export_options");
   if (from.dtype != ZERO_EXPORT_PARAMETER && from.dtype != ZERO_EXPORT_MASTER) {
     fail(ErrorKind::invalid_argument, {"there is no dtype ", from.dtype, " of an export"});
   }
-  ExportOptions options{.metadata = pairs_of(from.metadata, from.metadata_count, "metadata")};
+  ExportOptions options{.metadata = pairs_of(from.metadata, from.metadata_count, "metadata"),
+                        .overflow = overflow_of(from, "zero_export_options")};
   if (from.dtype == ZERO_EXPORT_MASTER) options.dtype = ExportDType::master;
   if (from.max_file_bytes != 0) {
     options.max_file_bytes = unsigned_of(from.max_file_bytes, "max_file_bytes");

@@ -16,11 +16,13 @@
 #include "zero/comm/self.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/plan.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -30,7 +32,7 @@ namespace zero::inline ZERO_NAMESPACE::c {
 /// `zero_load` and its like.
 template <class Value>
 void load(COptimizer& optimizer, typename FillFunction<Value>::Fill fill, void* user) {
-  FillFunction<Value> filling(fill, user, optimizer.tensors(), optimizer.value());
+  FillFunction<Value> filling(fill, user, zero::detail::EngineAccess::engine(optimizer).parts());
   optimizer.load(zero::detail::ValueSource(filling));
 }
 /// `zero_broadcast_from` and its like.
@@ -39,7 +41,7 @@ void broadcast_from(COptimizer& optimizer,
                     typename FillFunction<Value>::Fill fill,
                     void* user,
                     std::int32_t root) {
-  FillFunction<Value> filling(fill, user, optimizer.tensors(), optimizer.value());
+  FillFunction<Value> filling(fill, user, zero::detail::EngineAccess::engine(optimizer).parts());
   optimizer.broadcast(zero::detail::ValueSource(filling), root);
 }
 
@@ -133,12 +135,11 @@ int32_t zero_create(zero_comm* comm,
   return c::with(comm, [&](c::Comm& open) {
     c::require(optimizer, "optimizer");
     *optimizer = nullptr;
-    c::require_options(options);
-    c::OptimizerEntry const entry = c::entry_of(c::choice_of(*options));
-    auto made = std::make_shared<c::OptimizerObject>(
-        c::OptimizerObject{&open,
-                           std::make_shared<c::COptimizer>(
-                               *open.rank, entry, c::tensors_of(tensors, count), *options)});
+    zero_options const from = c::options_from(options);
+    c::OptimizerEntry const entry = c::entry_of(c::choice_of(from));
+    auto made = std::make_shared<c::OptimizerObject>(c::OptimizerObject{
+        &open,
+        std::make_shared<c::COptimizer>(*open.rank, entry, c::tensors_of(tensors, count), from)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
 }
@@ -151,8 +152,9 @@ int32_t zero_create_flat(zero_comm* comm,
                          int64_t elements,
                          zero_optimizer** optimizer) {
   zero_options lent = zero_options_of(ZERO_POS_G, ZERO_FP32, ZERO_ADAMW);
-  if (options != nullptr && options->size == lent.size) {
-    lent = *options;
+  auto const first = static_cast<std::int64_t>(zero::c::first_size<zero_options>);
+  if (options != nullptr && (options->size == lent.size || options->size == first)) {
+    std::memcpy(&lent, options, static_cast<std::size_t>(options->size));
     lent.memory = ZERO_BORROWED;
     options = &lent;
   }
@@ -177,18 +179,18 @@ int32_t zero_plan_ahead(zero_options const* options,
                         int64_t size) {
   using namespace zero;
   return c::attempt({message, size}, [&] {
-    c::require_options(options);
+    zero_options const from = c::options_from(options);
     c::require_struct(plan, "zero_plan");
     PlanOptions const asked{.world_size = ranks,
                             .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};
-    c::OptimizerEntry const entry = c::entry_of(c::choice_of(*options));
+    c::OptimizerEntry const entry = c::entry_of(c::choice_of(from));
     c::write(*plan,
              zero::detail::plan_of(entry.policies,
                                    *entry.rule.calls,
                                    asked,
                                    c::tensors_of(tensors, count),
-                                   c::bucket_of(*options),
-                                   Prefetch{options->prefetch}));
+                                   c::bucket_of(from),
+                                   Prefetch{from.prefetch}));
   });
 }
 int32_t zero_get_plan(zero_optimizer* optimizer, int64_t micro_steps, zero_plan* plan) {

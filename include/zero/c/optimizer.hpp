@@ -122,8 +122,6 @@ class COptimizer {
     engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(when_free_));
   }
 
-  /// Of the values that are loaded.
-  [[nodiscard]] DType value() const { return entry_.policies.types.value(); }
   void load(zero::detail::ValueSource fill) { engine_.load(fill); }
   void broadcast(zero::detail::ValueSource fill, int root) { engine_.broadcast(fill, root); }
   void broadcast(int root) {
@@ -280,7 +278,8 @@ class COptimizer {
             .allocator = rank.allocator(),
             .loss_scale = entry_.loss_scale != nullptr ? &loss_scale_ : nullptr,
             .bucket = bucket_of(options),
-            .prefetch = Prefetch{options.prefetch}};
+            .prefetch = Prefetch{options.prefetch},
+            .overflow = overflow_of(options, "zero_options")};
   }
   [[nodiscard]] VisitFunction visiting(zero_visit function, void* user, char const* name) const {
     return {function, user, name, tensors(), entry_.policies.types};

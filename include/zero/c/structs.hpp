@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
+#include "zero/concepts/overflow.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step_options.hpp"
@@ -57,6 +58,9 @@ inline constexpr std::size_t first_size = sizeof(Struct);
 /// Without what was put behind `reserved`.
 template <>
 inline constexpr std::size_t first_size<zero_step_options> = offsetof(zero_step_options, unsaid);
+template <class Struct>
+  requires requires(Struct const& options) { options.overflow; }
+inline constexpr std::size_t first_size<Struct> = offsetof(Struct, overflow);
 
 /// @throws Error (invalid_argument) if the struct is null or says another size than this library's,
 ///   or that of 0.2
@@ -96,21 +100,31 @@ inline void require_reserved(std::int32_t value, std::string_view name) {
   if (value != 0)
     fail(ErrorKind::invalid_argument, {"reserved of a ", name, " is ", value, ", but must be 0"});
 }
+/// What a struct of options says of values that do not fit.
+/// @throws Error (invalid_argument) unless that is of `zero_overflow`, and what is reserved is 0
+template <class Struct>
+[[nodiscard]] Overflow overflow_of(Struct const& from, std::string_view name) {
+  require_reserved(from.reserved, name);
+  require_reserved(from.reserved_2, name);
+  require_flag(from.overflow, "overflow");
+  return static_cast<Overflow>(from.overflow);
+}
 /// Options that are sound as far as every choice reads them.
-/// @throws Error (invalid_argument) for structs that make no sense
-inline void require_options(zero_options const* from) {
-  require_struct(from, "zero_options");
-  require_reserved(from->reserved, "zero_options");
+/// @throws Error (invalid_argument) for null, and for structs that make no sense
+[[nodiscard]] inline zero_options options_from(zero_options const* given) {
+  require(given, "zero_options");
+  zero_options const from = struct_or(given, zero_options_of(0, 0, 0), "zero_options");
+  static_cast<void>(overflow_of(from, "zero_options"));
   bool const scale =
-      from->loss_scale >= 0. && from->loss_scale_interval >= 0 && from->loss_scale_patience >= 0;
-  if (scale) return;
+      from.loss_scale >= 0. && from.loss_scale_interval >= 0 && from.loss_scale_patience >= 0;
+  if (scale) return from;
   fail(ErrorKind::invalid_argument,
        {"a loss scale of ",
-        from->loss_scale,
+        from.loss_scale,
         ", an interval of ",
-        from->loss_scale_interval,
+        from.loss_scale_interval,
         ", a patience of ",
-        from->loss_scale_patience,
+        from.loss_scale_patience,
         ": none of them can be below 0"});
 }
 /// A count or size that is not negative.

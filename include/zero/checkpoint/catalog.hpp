@@ -283,10 +283,6 @@ class CatalogBuilder {
   return sources;
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// Reads the headers of the files that a manifest has.
 /// @throws Error as `read_catalog`
 [[nodiscard]] inline Catalog read_headers(FileOperations& files,

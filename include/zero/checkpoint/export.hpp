@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
+#include "zero/base/number.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/checkpoint/files.hpp"
@@ -14,9 +15,11 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/kernel/host_conversion.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/rank_words.hpp"
 #include "zero/sharded_optimizer.hpp"
@@ -48,6 +51,8 @@ struct ExportOptions {
   /// Which tensors of the optimizer are parts of larger ones. A checkpoint knows that of its own.
   std::vector<TensorPart> parts{};
   std::string optimizer{};  ///< which, of a checkpoint that has several; an optimizer is none
+  /// What becomes of parameters that are infinite although their master weights are not.
+  Overflow overflow = Overflow::refuse;
 };
 
 /// What was written.
@@ -153,7 +158,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
   int const rank = parts.comm().rank();
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts.partition.for_each_segment(
-        bucket.share(rank), parts.parameters.held(bucket, rank), [&](Segment const& piece) {
+        bucket.share(rank), parts.states.updated(bucket), [&](Segment const& piece) {
           if (!parts.counts(piece.tensor)) return;
           append_run(runs,
                      {.tensor = piece.tensor,
@@ -161,7 +166,8 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
                       .first = piece.in_tensor.offset(),
                       .count = piece.count,
                       .dtype = parts.policies.types.parameter,
-                      .memory = parts.parameters.segment(bucket, piece)});
+                      .memory = parts.parameters.segment(bucket, piece),
+                      .masters = parts.states.master(bucket, piece, parts.parameters)});
         });
   });
   return runs;
@@ -176,6 +182,7 @@ inline void write_runs(AnySpace const& space,
                        std::vector<SavedTensor> const& tensors,
                        std::vector<ModelEntries::EntryPosition> const& places,
                        DType dtype,
+                       Overflow overflow,
                        ModelWriter& writer,
                        LongWork& work) {
   constexpr std::uint64_t elements = std::uint64_t{1} << 18;
@@ -185,13 +192,29 @@ inline void write_runs(AnySpace const& space,
   for (ArrayRun const& run : runs) {
     SavedTensor const& tensor = tensors[run.tensor];
     ModelEntries::EntryPosition const& place = places[run.tensor];
+    Narrowed const narrowed{overflow, tensor.name, run.first};
     for (std::uint64_t done = 0; done < run.count; work.alive()) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
-      std::byte const* from = run.memory + done * size_of(run.dtype);
-      if (!space.host_accessible()) {
-        fetched.resize(count * size_of(run.dtype));
-        space.download(fetched.data(), from, fetched.size());
-        from = fetched.data();
+      auto const fetch = [&](Array from, std::vector<std::byte>& copy) {
+        copy.resize(from.bytes(count));
+        space.download(copy.data(), from.at(done), copy.size());
+        return Array{copy.data(), from.dtype};
+      };
+      bool const rounded = run.masters.first != nullptr;
+      Array here{run.memory, run.dtype};
+      here = space.host_accessible() && !rounded ? here.from(done) : fetch(here, fetched);
+      std::byte const* from = here.first;
+      // What a master became is what the file has, but for an infinity that it never was.
+      Array const masters = rounded ? fetch(run.masters, converted) : Array();
+      for (std::size_t i = 0; rounded; ++i) {
+        i += kernel::first_overflow(
+            dtype, masters.dtype, masters.at(i), count - i, Overflow::refuse);
+        if (i >= count) break;
+        double value = 0.;
+        kernel::convert_on_host(DType::f64, &value, dtype, here.at(i), 1);
+        if (is_finite(value)) continue;
+        narrowed.fit(dtype, masters.from(i), 1, done + i);
+        kernel::convert_on_host(dtype, here.at(i), masters.dtype, masters.at(i), 1);
       }
       if (run.dtype != dtype) {
         converted.resize(count * width);
@@ -263,7 +286,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
         return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
       });
       ModelWriter writer(files, layout);
-      write_runs(parts.space(), runs, tensors, places, dtype, writer, work);
+      write_runs(parts.space(), runs, tensors, places, dtype, options.overflow, writer, work);
       writer.end();
     });
   } catch (...) {
@@ -292,11 +315,13 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
 /// @param options    the same on every rank, but for `parts`
 /// @param files      the operations on files
 /// @par Collective  yes, over a grid too; blocks. However long a rank writes, no deadline ends it
-/// @par Cost        the model's bytes once over all ranks; control words; at most two transient
-///   megabytes of the host beside the plan
+/// @par Cost        the model's bytes once over all ranks, and a look at the masters that
+///   parameters are rounded from; control words; at most three transient megabytes of the host
+///   beside the plan
 /// @throws Error of the first rank that failed, on every rank: (resource) for what could not be
 ///   written; (invalid_argument) for parameters without values, parts that do not fit, names that a
-///   file cannot hold, or ranks that were told different things
+///   file cannot hold, a parameter that is infinite though its master is not, unless the options
+///   say `saturate`, or ranks that were told different things
 template <class... Policies>
 ExportReport export_model(ShardedOptimizer<Policies...>& optimizer,
                           std::string const& path,

@@ -10,6 +10,7 @@
 #include "zero/checkpoint/load_plan.hpp"
 #include "zero/checkpoint/model_file.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/optimizer/parts.hpp"
@@ -36,6 +37,7 @@ struct ImportOptions {
   bool strict = true;
   /// What tensors of the file are called here; those that are not named keep their names.
   std::map<std::string, std::string> names{};
+  Overflow overflow = Overflow::refuse;  ///< what becomes of values that types here cannot hold
 };
 
 /// Where a model file and an optimizer differ.
@@ -188,6 +190,7 @@ struct ImportMatch {
     }
   }
   hash.add(static_cast<std::uint64_t>(options.strict));
+  hash.add(static_cast<std::uint64_t>(options.overflow));
   return hash.value();
 }
 
@@ -236,12 +239,8 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     if (!text.empty()) refuse(ErrorKind::data, {"does not fit this optimizer: ", text});
   }
 
-  std::vector<bool> unchanged;
   std::vector<bool> loaded;
-  for (auto const& sources : match.sources) {
-    unchanged.push_back(sources.empty());
-    loaded.push_back(!sources.empty());
-  }
+  for (auto const& sources : match.sources) loaded.push_back(!sources.empty());
   ModelReader reader(files, model);
   std::vector<std::byte> other;
   LongWork work(control, operation);
@@ -271,7 +270,8 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   };
   auto const all_asked = [&] { work.end(); };
   engine.begin_load(loaded, false);
-  work.run([&] { load(parts, ValueSource(ask), &unchanged, FunctionRef<void()>(all_asked)); });
+  FunctionRef<void()> const asked(all_asked);
+  work.run([&] { load(parts, ValueSource(ask), options.overflow, &loaded, asked); });
   engine.end_load(loaded, false);
   // What keeps its values may have none.
   if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);
@@ -297,7 +297,8 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
 /// @par Cost        memory of a few times the files' headers; otherwise as `load_parameters`
 /// @throws Error on every rank: (data), naming all tensors that are missing, unexpected or do not
 ///   fit, or for files that are not what they should be; (resource) for what cannot be read;
-///   (invalid_argument) for options that make no sense. Until all headers fit nothing is changed;
+///   (invalid_argument) for options that make no sense, or for the first finite value that its type
+///   here cannot hold, unless they say `saturate`. Until all headers fit nothing is changed;
 ///   if a read fails later, every step is refused until loads have replaced all that this one was
 ///   to
 template <class... Policies>

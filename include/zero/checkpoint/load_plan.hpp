@@ -12,6 +12,7 @@
 #include "zero/checkpoint/loading.hpp"
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/concepts/overflow.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -44,6 +45,8 @@ struct LoadOptions {
   std::map<std::string, std::string> names{};
   /// Which tensors here are parts of larger ones: over a grid, all that are partitioned.
   std::vector<TensorPart> parts{};
+  /// What becomes of values and states that types here cannot hold.
+  Overflow overflow = Overflow::refuse;
 };
 
 namespace detail {
@@ -504,7 +507,12 @@ class LoadPlanner {
                         .count = piece.count,
                         .from = from.dtype,
                         .to = run.dtype,
-                        .memory = memory + before * size_of(run.dtype)});
+                        .memory = memory + before * size_of(run.dtype),
+                        .narrowed = {options_->overflow,
+                                     (*here_)[run.tensor].name,
+                                     first + before,
+                                     is_state(run) ? run.array : std::string_view(),
+                                     run.limit}});
     };
     for_each_saved((*here_)[run.tensor], first, count, from, add);
   }

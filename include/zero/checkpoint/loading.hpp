@@ -11,7 +11,10 @@
 #include "zero/checkpoint/files.hpp"
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/together.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/kernel/host_conversion.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/setup/same_values.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -28,6 +31,26 @@ namespace zero::inline ZERO_NAMESPACE {
 
 namespace detail {
 
+/// Elements on their way to types that may not hold them, as messages call them.
+struct Narrowed {
+  Overflow overflow{};  ///< what becomes of those that do not fit
+  std::string_view tensor{};
+  std::uint64_t first = 0;   ///< number of the first of them
+  std::string_view state{};  ///< of the tensor; empty: its values
+  DType limit = DType::u8;   ///< type of what is rounded from masters, the parameters
+
+  /// Sees to it that elements fit into a type.
+  /// @param values  of the host, `done` elements behind the first; changed where they saturate
+  /// @throws Error (invalid_argument) for the first that does not fit, if that is refused
+  void fit(DType into, Array values, std::size_t count, std::uint64_t done) const {
+    std::size_t const i = kernel::first_overflow(into, values.dtype, values.first, count, overflow);
+    if (i == count) return;
+    double value = 0.;
+    kernel::convert_on_host(DType::f64, &value, values.dtype, values.at(i), 1);
+    fail(ErrorKind::invalid_argument, overflow_text(tensor, first + done + i, value, into, state));
+  }
+};
+
 /// Elements of a file, and where they belong.
 struct Wanted {
   std::size_t file = 0;
@@ -36,6 +59,7 @@ struct Wanted {
   DType from = DType::f32;
   DType to = DType::f32;
   std::byte* memory = nullptr;  ///< of the space
+  Narrowed narrowed{};
 };
 
 /// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
@@ -82,7 +106,7 @@ class PieceReader {
   /// A file's data from `offset` on, to the end of the piece that it lies in.
   /// @param file  index into the catalog's files
   /// @throws Error (data), naming file, tensor and rank, if the piece is not what was saved
-  [[nodiscard]] std::span<std::byte const> at(std::size_t file, std::uint64_t offset) {
+  [[nodiscard]] std::span<std::byte> at(std::size_t file, std::uint64_t offset) {
     open(file);
     std::uint64_t const piece = offset / described().piece_bytes;
     if (piece_ != piece) {
@@ -91,7 +115,7 @@ class PieceReader {
       load(piece, bytes_);
       piece_ = piece;
     }
-    return std::span<std::byte const>(bytes_).subspan(
+    return std::span(bytes_).subspan(
         static_cast<std::size_t>(offset - piece * described().piece_bytes));
   }
 
@@ -154,24 +178,13 @@ class PieceReader {
   std::vector<std::byte> bytes_{};
 };
 
-/// Rounds elements to another type, once.
-/// @throws Error (data) for a type that is not of floating point
-inline void convert_elements(
-    DType to, std::byte* out, DType from, std::byte const* in, std::size_t count) {
-  for (DType const type : {from, to}) {
-    if (is_integral(type))
-      fail(ErrorKind::data, {"values of type ", name(type), " cannot be loaded"});
-  }
-  kernel::convert_on_host(to, out, from, in, count);
-}
-
 /// Reads what is wanted, in its order, and checks every piece.
 /// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
 ///   alone
 /// @param direct  whether the host may write to the space's memory itself; a piece is then checked
 ///   where it belongs
 /// @param alive   called between pieces
-/// @throws Error (data), naming file, tensor and rank; (resource)
+/// @throws Error (data), naming file, tensor and rank; (resource); (invalid_argument) as `Narrowed`
 inline void stream_in_order(PieceReader& pieces,
                             std::span<Wanted const> wanted,
                             std::function<void(void*, void const*, std::size_t)> const& place,
@@ -180,29 +193,34 @@ inline void stream_in_order(PieceReader& pieces,
   std::vector<std::byte> converted;
   for (Wanted const& each : wanted) {
     std::size_t const width = size_of(each.from);
+    Narrowed const& narrowed = each.narrowed;
     for (std::uint64_t done = 0; done < each.count;) {
       alive();
       std::uint64_t const offset = each.offset + done * width;
+      std::byte* const to = place ? each.memory + done * size_of(each.to) : nullptr;
       if (place && direct && each.from == each.to) {
-        std::size_t const bytes = pieces.read_to(
-            each.file, offset, each.memory + done * width, (each.count - done) * width);
+        std::size_t const bytes =
+            pieces.read_to(each.file, offset, to, (each.count - done) * width);
+        narrowed.fit(narrowed.limit, {to, each.to}, bytes / width, done);
         done += bytes / width;
         if (bytes > 0) continue;
       }
-      std::span<std::byte const> const piece = pieces.at(each.file, offset);
+      std::span<std::byte> const piece = pieces.at(each.file, offset);
       auto const count = static_cast<std::size_t>(
           (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
       if (count == 0) fail(ErrorKind::data, "a checkpoint has pieces that cut its elements");
-      if (place) {
-        std::byte* const to = each.memory + done * size_of(each.to);
-        if (each.from == each.to) {
-          place(to, piece.data(), count * width);
-        } else {
-          converted.resize(count * size_of(each.to));
-          convert_elements(each.to, converted.data(), each.from, piece.data(), count);
-          place(to, converted.data(), converted.size());
+      Array elements{piece.data(), each.from};
+      if (each.from != each.to) {
+        if (is_integral(each.from) || is_integral(each.to)) {
+          fail(ErrorKind::data, {name(each.from), " cannot be loaded as ", name(each.to)});
         }
+        narrowed.fit(each.to, elements, count, done);
+        converted.resize(count * size_of(each.to));
+        kernel::convert_on_host(each.to, converted.data(), each.from, elements.first, count);
+        elements = {converted.data(), each.to};
       }
+      narrowed.fit(narrowed.limit, elements, count, done);
+      if (place) place(to, elements.first, elements.bytes(count));
       done += count;
     }
   }
@@ -230,6 +248,7 @@ inline constexpr std::uint64_t bytes_for_two_threads = std::uint64_t{4} << 20;
     second.push_back(*at);
     second.front().offset += count * size_of(at->from);
     second.front().count -= count;
+    second.front().narrowed.first += count;
     // What is checked alone belongs nowhere.
     if (at->memory != nullptr) second.front().memory += count * size_of(at->to);
     (at++)->count = count;

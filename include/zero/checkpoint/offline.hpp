@@ -13,6 +13,7 @@
 #include "zero/checkpoint/manifest.hpp"
 #include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/named_optimizer.hpp"
+#include "zero/concepts/overflow.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -39,17 +40,25 @@ class CheckpointReader {
   /// @param count  elements
   /// @param to     type in which they are wanted
   /// @param out    [count of that type]
+  /// @param overflow  what becomes of elements that this type cannot hold
+  /// @param tensor    what messages call the array
   /// @throws Error (data) for elements that are not there, or whose piece of the file is damaged;
-  ///   (resource) for files that cannot be read
+  ///   (resource) for files that cannot be read; (invalid_argument) for elements that do not fit
   /// @par Cost  memory for a piece of a file, and some 50 bytes for each run of elements
-  void read(
-      SavedArray const& array, std::uint64_t first, std::uint64_t count, DType to, std::byte* out) {
+  void read(SavedArray const& array,
+            std::uint64_t first,
+            std::uint64_t count,
+            DType to,
+            std::byte* out,
+            Overflow overflow = Overflow::refuse,
+            std::string_view tensor = {}) {
     std::uint64_t next = first;
     std::vector<detail::Wanted> wanted;
     detail::for_each_piece(array, first, count, [&](SavedRun const& run, std::uint64_t before) {
       if (run.first == next) next += run.count;
-      wanted.push_back(
-          {run.file, run.offset, run.count, array.dtype, to, out + before * size_of(to)});
+      detail::Narrowed const narrowed{overflow, tensor, run.first};
+      std::byte* const memory = out + before * size_of(to);
+      wanted.push_back({run.file, run.offset, run.count, array.dtype, to, memory, narrowed});
     });
     if (next != first + count) {
       fail(ErrorKind::data, {"element ", next, " of an array is not in '", catalog_->path, "'"});
@@ -142,7 +151,13 @@ inline ExportReport export_checkpoint(std::string const& path,
       std::uint64_t const count = detail::volume(tensors[t].shape);
       for (std::uint64_t done = 0; done < count;) {
         auto const here = static_cast<std::size_t>((std::min)(most, count - done));
-        reader.read(*values_of(tensors[t]), done, here, to, elements.data());
+        reader.read(*values_of(tensors[t]),
+                    done,
+                    here,
+                    to,
+                    elements.data(),
+                    options.overflow,
+                    tensors[t].name);
         writer.write(
             place.entry, (place.first + done) * size_of(to), elements.data(), here * size_of(to));
         done += here;

@@ -9,6 +9,7 @@
 #include "zero/checkpoint/description.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/layout/partition.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
 
 #include <nlohmann/json.hpp>
@@ -30,16 +31,19 @@ struct ArrayRun {
   std::uint64_t count = 0;
   DType dtype = DType::f32;
   std::byte* memory = nullptr;
+  DType limit = DType::u8;  ///< of masters: the type of their parameters
+  Array masters{};          ///< of parameters that are exported: what they are rounded from
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
 };
 
-/// Appends a run, or lengthens the last one where it goes on there.
+/// Appends a run, or lengthens the last one where it goes on there, unless it has masters.
 inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
   if (!runs.empty()) {
     ArrayRun& last = runs.back();
     if (last.tensor == run.tensor && last.array == run.array &&
-        last.first + last.count == run.first && last.memory + last.bytes() == run.memory) {
+        last.first + last.count == run.first && last.memory + last.bytes() == run.memory &&
+        run.masters.first == nullptr) {
       last.count += run.count;
       return;
     }
@@ -78,7 +82,8 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
                     .first = piece.in_tensor.offset(),
                     .count = piece.count,
                     .dtype = form.dtype,
-                    .memory = array.first});
+                    .memory = array.first,
+                    .limit = k == 0 ? types.parameter : DType::u8});
       });
     });
   }

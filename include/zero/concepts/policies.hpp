@@ -7,6 +7,7 @@
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/communicator.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/rule.hpp"
@@ -34,12 +35,14 @@ template <class T>
 struct FitsBucket : std::is_same<T, Bucket> {};
 template <class T>
 struct FitsPrefetch : std::is_same<T, Prefetch> {};
+template <class T>
+struct FitsOverflow : std::is_same<T, Overflow> {};
 
 template <class T>
 inline constexpr int slots_of =
     int{FitsStage<T>::value} + int{FitsCommunicator<T>::value} + int{FitsPrecision<T>::value} +
     int{FitsRule<T>::value} + int{FitsAccumulation<T>::value} + int{FitsMemory<T>::value} +
-    int{FitsBucket<T>::value} + int{FitsPrefetch<T>::value};
+    int{FitsBucket<T>::value} + int{FitsPrefetch<T>::value} + int{FitsOverflow<T>::value};
 
 template <template <class> class Fits, class... Policies>
 inline constexpr int named = (int{Fits<Policies>::value} + ... + 0);

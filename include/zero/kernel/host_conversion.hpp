@@ -4,9 +4,12 @@
 
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
+#include "zero/concepts/overflow.hpp"
+#include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/rounding.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
@@ -42,7 +45,40 @@ void with_real(DType type, F&& f) {
 ZERO_APART void convert_on_host(
     DType to, void* out, DType from, void const* in, std::size_t count) noexcept;
 
+/// Which of `count` elements is the first that is finite, and would be infinite if it were rounded
+/// to the type `limit`; `count` if none is. Needs no alignment.
+/// @param overflow  whether these become the largest that are not, so that none is
+/// @par Cost  one pass, where the type of the elements holds larger numbers; else nothing
+ZERO_APART [[nodiscard]] std::size_t first_overflow(
+    DType limit, DType type, void* values, std::size_t count, Overflow overflow) noexcept;
+
 #if ZERO_BODIES
+
+ZERO_BODY std::size_t first_overflow(
+    DType limit, DType type, void* values, std::size_t count, Overflow overflow) noexcept {
+  double const most = largest(limit);
+  // What rounds to infinity begins halfway to the power of two that would come next.
+  double const bound = (most + (limit == DType::f16 ? 0x1p16 : 0x1p128)) / 2;
+  if (largest(type) <= most) return count;
+  // bf16 has no number between this one and 65536.
+  double const top = type == DType::bf16 ? 65280. : most;
+  std::size_t i = 0;
+  detail::with_real(type, [&](auto value) {
+    using T = decltype(value);
+    // By bits, because -ffast-math lets compilers take every number for a finite one.
+    constexpr std::uint64_t sign = std::uint64_t{1} << (8 * sizeof(T) - 1);
+    std::uint64_t const least = detail::bits_of(detail::convert<T>(bound));
+    std::uint64_t const last = detail::bits_of(detail::convert<T>(largest(type)));
+    for (auto* at = static_cast<std::byte*>(values); i < count; ++i, at += sizeof(T)) {
+      std::memcpy(&value, at, sizeof(T));
+      if ((detail::bits_of(value) & ~sign) - least > last - least) continue;
+      if (overflow == Overflow::refuse) return;
+      value = detail::convert<T>((detail::bits_of(value) & sign) != 0 ? -top : top);
+      std::memcpy(at, &value, sizeof(T));
+    }
+  });
+  return i;
+}
 
 ZERO_BODY void convert_on_host(
     DType to, void* out, DType from, void const* in, std::size_t count) noexcept {

@@ -59,7 +59,10 @@ class AnyOptimizer {
   /// found. Resets nothing else. Parameters that the library owns have no values before, and the
   /// first step asks for this call, `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
   /// @par Collective  yes; blocks
-  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
+  ///   (invalid_argument), on every rank, naming the first finite value that its type cannot hold,
+  ///   unless the policy is `Overflow::saturate`. After an error every step is refused until all
+  ///   values have been set
   /// @par Cost  where the host cannot reach the space's memory, two transient megabytes of the host
   ///   beside the plan
   template <std::invocable<Tensor const&, std::size_t, std::span<Value>> Values>
@@ -80,8 +83,10 @@ class AnyOptimizer {
   /// @param values  as for `load_parameters`; not called elsewhere than on the root
   /// @param root    the same on every rank
   /// @par Collective  yes; blocks
-  /// @par Cost  every element of every tensor is sent once, in fp32 or fp64; beside the plan some
-  ///   megabytes of the host, and where it cannot reach the space's memory two more, and one there
+  /// @throws Error (invalid_argument) as `load_parameters`
+  /// @par Cost  every element of every tensor is sent once, in fp32 or fp64, and one word; beside
+  ///   the plan some megabytes of the host, and where it cannot reach the space's memory two more,
+  ///   and one there
   template <std::invocable<Tensor const&, std::size_t, std::span<Value>> Values>
   void broadcast_parameters(Values&& values, int root = 0) {
     auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {

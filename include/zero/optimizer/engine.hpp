@@ -75,13 +75,15 @@ class Engine {
   ZERO_APART ZERO_COLD void check_values();
   /// Of these tensors, values and perhaps states are about to be replaced. They are lost, and
   /// nothing steps or saves, until a load has replaced as much of each of them.
-  /// @param tensors  the same on all ranks
-  ZERO_APART ZERO_COLD void begin_load(std::vector<bool> const& tensors, bool states);
+  /// @param tensors  the same on all ranks; empty: all
+  /// @param frozen   whether tensors that are frozen are among them
+  ZERO_APART ZERO_COLD void begin_load(std::vector<bool> const& tensors,
+                                       bool states,
+                                       bool frozen = true);
   /// Parameters of these tensors follow their master weights. Collective; blocks.
   ZERO_APART ZERO_COLD void follow(std::vector<bool> const& tensors);
   /// They have been replaced.
-  /// @param tensors  as above; empty: all
-  /// @param frozen   whether tensors that are frozen are among them
+  /// @param tensors, frozen  as above
   ZERO_APART ZERO_COLD void end_load(std::vector<bool> const& tensors,
                                      bool states,
                                      bool frozen = true);
@@ -181,7 +183,7 @@ class Engine {
   /// @param call  its name
   ZERO_APART ZERO_COLD void begin_values(std::string_view call);
   /// The same of what gives all ranks one rank's. Gradients of other values are not from then on.
-  ZERO_APART ZERO_COLD void begin_broadcast();
+  ZERO_APART ZERO_COLD void begin_broadcast(int root);
   ZERO_APART ZERO_COLD void end_values(bool confirmed);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Calls `visit` for this rank's reduced gradients, but for those of tensors that rest.

@@ -116,23 +116,39 @@ ZERO_BODY void Engine::end_values(bool confirmed) {
 
 ZERO_BODY void Engine::load(ValueSource values) {
   begin_values("load_parameters");
+  begin_load({}, false);
   auto const go_on = [] {};
-  detail::load(*parts_, values, nullptr, FunctionRef<void()>(go_on));
+  detail::load(*parts_, values, parts_->overflow, nullptr, FunctionRef<void()>(go_on));
   end_values(true);
 }
 
 ZERO_BODY void Engine::load(LentSpans const& values) {
-  check_value_sizes(parts_->described, values);
+  std::vector<Tensor> const& tensors = parts_->described;
+  if (tensors.size() != values.size()) {
+    fail(ErrorKind::invalid_argument,
+         {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::uint64_t const count = element_count(tensors[t]);
+    if (!tensors[t].tied_to.empty() || values[t].count == count) continue;
+    Message const given{" has ", count, " elements, but values for ", values[t].count};
+    fail(ErrorKind::invalid_argument, {"tensor '", tensors[t].name, "'", given, " are given"});
+  }
   DType const type = parts_->kernels.types().value();
   auto const copy = [&](Tensor const& tensor, std::size_t first, Elements out) {
-    auto const t = static_cast<std::size_t>(&tensor - parts_->described.data());
+    auto const t = static_cast<std::size_t>(&tensor - tensors.data());
     Array const from{static_cast<std::byte*>(values[t].first), type};
     std::memcpy(out.first, from.at(first), from.bytes(out.count));
   };
   load(ValueSource(copy));
 }
 
-ZERO_BODY void Engine::begin_broadcast() {
+ZERO_BODY void Engine::begin_broadcast(int root) {
+  int const ranks = parts_->comm().size();
+  if (root < 0 || root >= ranks) {
+    fail(ErrorKind::invalid_argument,
+         {"there is no rank ", root, " to broadcast from; ranks are [0, ", ranks, ")"});
+  }
   if (!parts_->now.values_confirmed && parts_->reduction.order().begun()) {
     fail(
         ErrorKind::invalid_argument,
@@ -144,14 +160,15 @@ ZERO_BODY void Engine::begin_broadcast() {
 }
 
 ZERO_BODY void Engine::broadcast(int root) {
-  begin_broadcast();
+  begin_broadcast(root);
   broadcast_held(*parts_, root);
   detail::adopt(*parts_);
   end_values(true);
 }
 
 ZERO_BODY void Engine::broadcast(ValueSource values, int root) {
-  begin_broadcast();
+  begin_broadcast(root);
+  begin_load({}, false);
   broadcast_values(*parts_, values, root);
   end_values(true);
 }
@@ -165,7 +182,11 @@ ZERO_BODY void Engine::adopt() {
 ZERO_BODY void Engine::fill(OwnedVisitor fill) {
   parts_->require_bound();
   require_no_readers("fill_owned");
-  fill_owned(*parts_, fill);
+  parts_->refresh.settle();
+  visit_owned(*parts_, true, fill);
+  begin_load({}, true, false);
+  require_fit(*parts_);
+  follow({});
   end_load({}, true, false);
   values_are_set(false, false);
 }
@@ -173,7 +194,7 @@ ZERO_BODY void Engine::fill(OwnedVisitor fill) {
 ZERO_BODY void Engine::visit(OwnedVisitor visit) const {
   parts_->require_bound();
   if (watch_) (*watch_)(WatchedUse::any);
-  visit_owned(*parts_, visit);
+  visit_owned(*parts_, false, visit);
 }
 
 ZERO_BODY void Engine::confirm_values() {
@@ -199,22 +220,33 @@ ZERO_BODY void Engine::check_values() {
 inline constexpr unsigned char lost_values = 1;
 inline constexpr unsigned char lost_states = 2;
 
-ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states) {
+ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states, bool frozen) {
   parts_->refresh.settle();
   auto& lost = parts_->now.lost;
-  lost.resize(tensors.size());
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
+  lost.resize(parts_->tensors.size());
+  for (std::size_t t = 0; t < lost.size(); ++t) {
     TensorPlace const& place = parts_->partition.place(t);
-    if (!tensors[t] || place.storage != t || place.count == 0) continue;
+    if (!tensors.empty() && !tensors[t]) continue;
+    if (place.storage != t || place.count == 0 || (place.frozen && !frozen)) continue;
     lost[t] |= lost_values;
     if (states && parts_->states.arrays() > 1 && !place.frozen) lost[t] |= lost_states;
   }
 }
 
 ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
-  follow_masters(*parts_, [&](BucketSpan const&, Segment const& piece) {
-    return bool{tensors[piece.tensor]};
+  bool const has_master = parts_->kernels.types().has_master();
+  parts_->refresh.settle();
+  parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts_->partition.for_each_segment(parts_->states.updated(bucket), [&](Segment const& piece) {
+      if (!has_master || (!tensors.empty() && !tensors[piece.tensor])) return;
+      parts_->kernels.parameter_from_master(
+          parts_->parameters.segment(bucket, piece),
+          parts_->states.master(bucket, piece, parts_->parameters).first,
+          static_cast<std::size_t>(piece.count));
+    });
+    parts_->refresh.after_update(bucket);
   });
+  parts_->refresh.settle();
 }
 
 ZERO_BODY void Engine::end_load(std::vector<bool> const& tensors, bool states, bool frozen) {

@@ -21,11 +21,15 @@
 #include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
+
+inline constexpr std::array<std::int64_t, 3> none_refused{std::int64_t{1} << 62};
 
 /// How far a rank's step is, and what is known of the values that it starts from.
 struct StepState {
@@ -37,9 +41,11 @@ struct StepState {
   bool values_set = false;
   bool values_confirmed = false;      ///< by all ranks
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
-  Decide decided{};                   ///< what the last step was to decide ...
-  SetBy rate_from{};                  ///< ... what set its learning rate ...
-  FloatMode float_mode{};             ///< ... and of the thread that called it
+  /// Of values that are being replaced the first that does not fit: place, number, type.
+  std::array<std::int64_t, 3> refused = none_refused;
+  Decide decided{};        ///< what the last step was to decide ...
+  SetBy rate_from{};       ///< ... what set its learning rate ...
+  FloatMode float_mode{};  ///< ... and of the thread that called it
 };
 
 /// The parts of one rank's optimizer: what is held first, then what works on it, in the order in
@@ -81,6 +87,7 @@ struct Parts : Model {
   Kernels kernels;
   Rules rules;
   Prefetch prefetch;
+  Overflow overflow;
   Arena arena;
   StorageElements elements;
   ParameterStore parameters;
@@ -109,6 +116,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       kernels(*agreed.setup.kernels, agreed.setup.space),
       rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
       prefetch(agreed.setup.prefetch),
+      overflow(agreed.setup.overflow),
       arena(agreed.setup.allocator, AnySpace(*agreed.setup.space_calls, agreed.setup.space)),
       elements(storage_elements(partition, policies.choice(prefetch.depth, 0))),
       parameters(tensors, partition, form.parameters, policies.types.parameter, elements, arena),
@@ -148,6 +156,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
   space().upload(control, &initial, sizeof(initial));
   now.values_set = policies.borrowed && !policies.types.has_master();
+  now.lost.reserve(tensors.size());
   // The first step may be captured.
   kernels.load([&](Kernels const& loading) { load(loading); });
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/error.hpp"
 #include "zero/concepts/communicator.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
@@ -54,15 +53,7 @@ class FromRoot {
 
 #if ZERO_BODIES
 
-ZERO_APART void require_root(int ranks, int root);
-ZERO_BODY void require_root(int ranks, int root) {
-  if (root >= 0 && root < ranks) return;
-  fail(ErrorKind::invalid_argument,
-       {"there is no rank ", root, " to broadcast from; ranks are [0, ", ranks, ")"});
-}
-
 ZERO_BODY void broadcast_held(Parts& parts, int root) {
-  require_root(parts.comm().size(), root);
   for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
     TensorPlace const& place = parts.partition.place(t);
     if (place.storage != t || place.count == 0) continue;
@@ -126,11 +117,10 @@ ZERO_BODY void FromRoot::fetch(Tensor const& tensor, std::size_t first) {
 }
 
 ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
-  require_root(parts.comm().size(), root);
   bool const shares = parts.states.shares();
   bool const has_master = parts.kernels.types().has_master();
   FromRoot source(parts, values, root);
-  Loader loader(parts, parts.space(), ValueSource(source), parts.kernels.types().value());
+  Loader loader(parts, ValueSource(source), parts.overflow);
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
     for (int rank = 0; rank < (shares ? parts.comm().size() : 1); ++rank) {
       bool const updates = !shares || rank == parts.comm().rank();
@@ -152,6 +142,7 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
     if (!place.frozen || place.storage != t) continue;
     loader.load(t, 0, place.count, nullptr, parts.parameters.tensor(t));
   }
+  require_fit(parts);
 }
 
 #endif

@@ -24,14 +24,15 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// Brings values to a space, chunk by chunk, rounded on the host.
 class Loader {
  public:
-  /// @param type  of values: fp32 or fp64
-  Loader(Model const& model, AnySpace const& space, ValueSource values, DType type)
-      : model_(&model),
-        space_(&space),
+  Loader(Parts& parts, ValueSource values, Overflow overflow)
+      : parts_(&parts),
         values_(values),
-        type_(type),
-        chunk_(space.host_accessible()),
-        rounded_(space.host_accessible()) {}
+        overflow_(overflow),
+        type_(parts.kernels.types().value()),
+        chunk_(parts.space().host_accessible()),
+        rounded_(parts.space().host_accessible()) {
+    parts.now.refused = none_refused;
+  }
 
   /// Asks for elements [first, first + count) of tensor t.
   /// @param hash  to which theirs are added, or null
@@ -46,16 +47,17 @@ class Loader {
 
  private:
   void upload(Array to, std::span<std::byte const> chunk, std::size_t count) {
-    if (to.dtype == type_) return space_->upload(to.first, chunk.data(), chunk.size());
+    AnySpace const& space = parts_->space();
+    if (to.dtype == type_) return space.upload(to.first, chunk.data(), chunk.size());
     std::span<std::byte> const rounded = rounded_.first(count, size_of(to.dtype));
     kernel::convert_on_host(to.dtype, rounded.data(), type_, chunk.data(), count);
-    space_->upload(to.first, rounded.data(), rounded.size());
+    space.upload(to.first, rounded.data(), rounded.size());
   }
 
-  Model const* model_;
-  AnySpace const* space_;
+  Parts* parts_;
   ValueSource values_;
-  DType type_;
+  Overflow overflow_;
+  DType type_;  ///< of values: fp32 or fp64
   HostChunk chunk_;
   HostChunk rounded_;
 };
@@ -64,18 +66,17 @@ class Loader {
 /// Where it holds its share alone it also asks for that of the next rank, so that every value that
 /// is stored somewhere was given by two ranks. Where they differ, all is asked for again, tensor by
 /// tensor, to say where. Collective.
-/// @param kept       tensors that stay as they are; null for none
+/// @param overflow   what becomes of values that do not fit
+/// @param loaded     tensors that are; null for all
 /// @param all_asked  called once this rank has asked for all, before ranks compare
 ZERO_APART ZERO_COLD void load(Parts& parts,
                                ValueSource values,
-                               std::vector<bool> const* kept,
+                               Overflow overflow,
+                               std::vector<bool> const* loaded,
                                FunctionRef<void()> all_asked);
 
 /// Master weights from the parameters as they are.
 ZERO_APART ZERO_COLD void adopt(Parts const& parts);
-
-ZERO_APART ZERO_COLD void check_value_sizes(std::vector<Tensor> const& tensors,
-                                            LentSpans const& values);
 
 #if ZERO_BODIES
 
@@ -85,14 +86,16 @@ ZERO_BODY void Loader::load(std::size_t t,
                             std::uint64_t* hash,
                             Array to,
                             Array also) {
-  Slice const& slice = model_->slices[t];
+  Slice const& slice = parts_->slices[t];
+  Tensor const& tensor = parts_->described[slice.described];
   std::size_t const width = size_of(type_);
   for (std::uint64_t done = 0; done < count;) {
     std::span<std::byte> const chunk = chunk_.first(count - done, width);
     std::size_t const here = chunk.size() / width;
-    values_(model_->described[slice.described],
-            static_cast<std::size_t>(slice.first + first + done),
-            Elements(chunk.data(), here));
+    OwnedRun const run{
+        &tensor, static_cast<std::size_t>(slice.first + first + done), here, chunk.data(), {}};
+    values_(tensor, run.first, Elements(chunk.data(), here));
+    fit(*parts_, overflow_, type_, run);
     if (hash != nullptr) {
       auto const add = [&](auto const* values) {
         kernel::add_hash(hash, values, here, hash_place(t, first + done));
@@ -111,7 +114,8 @@ ZERO_BODY void Loader::load(std::size_t t,
 
 ZERO_BODY void load(Parts& parts,
                     ValueSource values,
-                    std::vector<bool> const* kept,
+                    Overflow overflow,
+                    std::vector<bool> const* loaded,
                     FunctionRef<void()> all_asked) {
   bool const share = parts.parameters.shares();
   bool const has_master = parts.kernels.types().has_master();
@@ -119,11 +123,11 @@ ZERO_BODY void load(Parts& parts,
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
   DType const dtype = parts.parameters.dtype();
-  Loader loader(parts, parts.space(), values, parts.kernels.types().value());
+  Loader loader(parts, values, overflow);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const range = [&](Range asked, auto const& address, auto const& hash) {
       partition.for_each_segment(asked, [&](Segment const& piece) {
-        if (kept != nullptr && (*kept)[piece.tensor]) return;
+        if (loaded != nullptr && !(*loaded)[piece.tensor]) return;
         loader.load(piece.tensor,
                     piece.in_tensor.offset(),
                     piece.count,
@@ -150,7 +154,7 @@ ZERO_BODY void load(Parts& parts,
     });
     for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
       TensorPlace const& place = partition.place(t);
-      if (!place.frozen || place.storage != t || (kept != nullptr && (*kept)[t])) continue;
+      if (!place.frozen || place.storage != t || (loaded != nullptr && !(*loaded)[t])) continue;
       std::uint64_t hash = 0;
       loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : Array());
       *own(t) += hash;
@@ -162,6 +166,7 @@ ZERO_BODY void load(Parts& parts,
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
   all_asked();
+  require_fit(parts);
   if (ranks == 1 || same_around(control_words(parts), own, share ? next : own)) {
     return;
   }
@@ -182,25 +187,6 @@ ZERO_BODY void adopt(Parts const& parts) {
           static_cast<std::size_t>(piece.count));
     });
   });
-}
-
-ZERO_BODY void check_value_sizes(std::vector<Tensor> const& tensors, LentSpans const& values) {
-  if (tensors.size() != values.size()) {
-    fail(ErrorKind::invalid_argument,
-         {tensors.size(), " tensors are described but values of ", values.size(), " are given"});
-  }
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::uint64_t const count = element_count(tensors[t]);
-    if (!tensors[t].tied_to.empty() || values[t].count == count) continue;
-    fail(ErrorKind::invalid_argument,
-         {"tensor '",
-          tensors[t].name,
-          "' has ",
-          count,
-          " elements, but values for ",
-          values[t].count,
-          " are given"});
-  }
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/bucket.hpp"
+#include "zero/concepts/overflow.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/sharding.hpp"
@@ -70,6 +71,7 @@ struct EngineSetup {
   LossScaleOptions const* loss_scale = nullptr;  ///< null where nothing is scaled
   Bucket bucket{};
   Prefetch prefetch{};
+  Overflow overflow{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail
