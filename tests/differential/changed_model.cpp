@@ -35,10 +35,12 @@ void add_twins(Case& test) {
   Dice dice(test.seed, 'b');
   test.tensors.resize(std::min(test.tensors.size(), 1 + dice.below(6)));
   std::size_t const twins = dice.pick<std::size_t>({0, 30, 60});
+  std::size_t const frozen = dice.pick<std::size_t>({0, 0, 50});
   for (std::size_t t = 0, count = test.tensors.size(); t < count; ++t) {
     bool const has_twin = dice.chance(twins);
     int const kind = dice.to(3);
     TensorCase& first = test.tensors[t];
+    if (dice.chance(frozen) && !test.tied(t)) first.frozen = true;
     if (!has_twin || first.tied) continue;
     // What does not move keeps the values of the other. It has other states; or the same, and where
     // it rests another count.
