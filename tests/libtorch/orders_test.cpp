@@ -27,17 +27,19 @@ struct LayerImpl : torch::nn::Module {
   torch::nn::Linear linear{nullptr};
 };
 TORCH_MODULE(Layer);
-/// Saves views of its parameter that are read element by element. Where it is told to, its forward
-/// pass has a derivative in it, or its backward pass fails in the middle.
+/// Saves views of its parameter that are read element by element, and keeps a tensor that it does
+/// not return. Where it is told to, its forward pass has a derivative in it, or its backward pass
+/// fails in the middle.
 struct ScaleImpl : torch::nn::Module {
   ScaleImpl() { scale = register_parameter("scale", torch::ones({width * width})); }
   Tensor forward(Tensor const& x) {
     Tensor y = torch::sigmoid(x * scale.view({width, width})[1]) * scale.narrow(0, 3, width);
+    kept = (x * scale.narrow(0, 5, width)).square().mean();
     if (fails) y.register_hook([](Tensor const&) { throw std::runtime_error("a hook failed"); });
     if (!derives) return y;
     return y + torch::autograd::grad({y.sum()}, {x}, {}, true, true)[0];
   }
-  Tensor scale;
+  Tensor scale, kept;
   bool derives = false;
   bool fails = false;
 };
@@ -407,6 +409,25 @@ Order const orders[] = {
        y.mean().backward({}, true);
        penalty(slope(y, x)).backward();
      }},
+    {"what a unit has kept, after the loss",
+     [](Trainer& t) {
+       t.all(t.leaf()).mean().backward({}, true);
+       t.net->scale->kept.backward();
+     }},
+    {"what a unit has kept, before the loss, and its slope",
+     [](Trainer& t) {
+       auto const x = t.leaf(), y = t.all(x), kept = t.net->scale->kept;
+       kept.backward({}, true);
+       penalty(slope(kept, x)).backward({}, true);
+       (y.mean() + kept).backward();
+     }},
+    {"what a unit has kept, after a loss without its graph",
+     [](Trainer& t) {
+       auto const x = t.leaf();
+       t.scale(x).mean().backward();
+       t.net->scale->kept.backward();
+     },
+     "were reduced"},
     {"a pass that fails within a unit, and another one",
      [](Trainer& t) {
        t.net->scale->fails = true;

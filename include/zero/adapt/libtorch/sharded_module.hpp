@@ -276,7 +276,10 @@ class Sharded {
       }
       sharded.close_passes();
       sharded.open(unit);
-      if (begin_ != nullptr) sharded.calling_ = begin_->call;
+      if (begin_ == nullptr) return;
+      sharded.calling_ = begin_->call;
+      // Elsewhere, nodes that are not found read what is there.
+      if (exchanged()) operations_.emplace(begin_);
     }
     UnitScope(UnitScope const&) = delete;
     UnitScope& operator=(UnitScope const&) = delete;
@@ -299,6 +302,7 @@ class Sharded {
     int unit_;
     std::shared_ptr<Call> around_;
     detail::NodePointer<detail::CallBegin<Sharded>> begin_{};
+    std::optional<detail::CallOperations<Sharded>> operations_{};
   };
 
   /// Do parameters move between the module and the library?

@@ -15,7 +15,6 @@
 #include <ranges>
 #include <tuple>
 #include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -91,8 +90,7 @@ class UnitCall {
  private:
   /// Closes what a pass has entered.
   /// @param next  if it goes on: the call it comes to, which needs those around it. Others stay
-  /// open
-  ///   that are left where they began
+  ///   open that are left where they began
   static void close_pass(Owner& owner, void const* pass, UnitCall const* next = nullptr) noexcept {
     for (std::size_t i = owner.entered().size(); i-- > 0;) {
       UnitCall& each = *owner.entered()[i];
@@ -140,8 +138,25 @@ struct CallEnd final : torch::autograd::Node {
   std::shared_ptr<UnitCall<Owner>> call;
 };
 
-/// Has a call entered before each node that was made for it. A pass can come to any of them without
-/// coming through the outputs.
+/// Graphs of newer releases count references within the node.
+inline constexpr bool shares_nodes = std::is_same_v<decltype(torch::autograd::Edge::function),
+                                                    std::shared_ptr<torch::autograd::Node>>;
+template <class NodeT>
+using NodePointer =
+    std::conditional_t<shares_nodes, std::shared_ptr<NodeT>, c10::intrusive_ptr<NodeT>>;
+
+template <class NodeT>
+[[nodiscard]] NodePointer<NodeT> make_node() {
+  if constexpr (shares_nodes) {
+    // Found with the node: newer releases have none.
+    return {new NodeT, [](NodeT* node) { deleteNode(node); }};
+  } else {
+    return c10::make_intrusive<NodeT>();
+  }
+}
+
+/// Has a call entered before each node that was made for it, and for no call within. A pass can
+/// come to any of them without coming through the outputs.
 /// @param edges  from what was made last
 /// @param from   the number of the first node
 template <class Owner>
@@ -169,45 +184,71 @@ void enter_before_nodes(torch::autograd::edge_list const& edges,
     }
     Before const* before = nullptr;
   };
-  std::unordered_set<Node*> made;
   std::vector<Node*> next;
   auto const add = [&, end = at::sequence_number::peek()](torch::autograd::edge_list const& more) {
     for (torch::autograd::Edge const& edge : more) {
       Node* const node = edge.function.get();
       if (node == nullptr || node->sequence_nr() < from || node->sequence_nr() >= end) continue;
-      if (made.insert(node).second) next.push_back(node);
+      bool const known =
+          std::any_of(node->pre_hooks().begin(), node->pre_hooks().end(), [](auto const& hook) {
+            return dynamic_cast<Before const*>(hook.get()) != nullptr;
+          });
+      if (known) continue;
+      next.push_back(node);
+      auto before = std::make_unique<Before>();
+      auto after = std::make_unique<After>();
+      before->call = call;
+      after->before = before.get();
+      node->add_pre_hook(std::move(before));
+      node->add_post_hook(std::move(after));
     }
   };
   add(edges);
   while (!next.empty()) {
-    Node& node = *next.back();
+    Node const& node = *next.back();
     next.pop_back();
     add(node.next_edges());
-    auto before = std::make_unique<Before>();
-    auto after = std::make_unique<After>();
-    before->call = call;
-    after->before = before.get();
-    node.add_pre_hook(std::move(before));
-    node.add_post_hook(std::move(after));
   }
 }
 
-/// Graphs of newer releases count references within the node.
-inline constexpr bool shares_nodes = std::is_same_v<decltype(torch::autograd::Edge::function),
-                                                    std::shared_ptr<torch::autograd::Node>>;
-template <class NodeT>
-using NodePointer =
-    std::conditional_t<shares_nodes, std::shared_ptr<NodeT>, c10::intrusive_ptr<NodeT>>;
+/// Does that for what every operation computes while it lives: a module can keep a tensor that does
+/// not lead to its outputs, such as an auxiliary loss.
+template <class Owner>
+class CallOperations {
+ public:
+  explicit CallOperations(NodePointer<CallBegin<Owner>> const& begin)
+      : info_(c10::DebugInfoKind::PRODUCER_INFO, std::make_shared<Info>(begin)),
+        handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &see)
+                                               .needsOutputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}))) {}
+  CallOperations(CallOperations const&) = delete;
+  CallOperations& operator=(CallOperations const&) = delete;
+  ~CallOperations() { at::removeCallback(handle_); }
 
-template <class NodeT>
-[[nodiscard]] NodePointer<NodeT> make_node() {
-  if constexpr (shares_nodes) {
-    // Found with the node: newer releases have none.
-    return {new NodeT, [](NodeT* node) { deleteNode(node); }};
-  } else {
-    return c10::make_intrusive<NodeT>();
+ private:
+  // What a callback is given has no place for the call.
+  struct Info final : c10::DebugInfoBase {
+    explicit Info(NodePointer<CallBegin<Owner>> its) : begin(std::move(its)) {}
+    NodePointer<CallBegin<Owner>> begin;
+  };
+  static void see(at::RecordFunction const& operation, at::ObserverContext* /*none*/) {
+    // No release uses this kind.
+    auto const* const info = dynamic_cast<Info const*>(
+        c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PRODUCER_INFO));
+    if (info == nullptr) return;
+    for (c10::IValue const& result : operation.outputs()) {
+      torch::autograd::variable_list tensors;
+      if (result.isTensor()) tensors.push_back(result.toTensor());
+      if (result.isTensorList()) tensors = result.toTensorVector();
+      enter_before_nodes(torch::autograd::collect_next_edges(tensors),
+                         info->begin->sequence_nr(),
+                         info->begin->call);
+    }
   }
-}
+
+  c10::DebugInfoGuard info_;
+  at::CallbackHandle handle_;
+};
 
 template <class T>
 concept TupleLike = requires {
