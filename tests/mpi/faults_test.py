@@ -25,7 +25,7 @@ LOUD = ["throw", "leave", "hang", "stop", "op", "count", "dtype", "bucket"]
 GONE = ["kill", "exit"]
 # Inside of calls of MPI's that only all ranks together complete, and how often a rank makes them. A
 # barrier is in front of what blocks.
-INSIDE = {"MPI_Comm_idup": 2, "MPI_Ibarrier": 8, "MPI_Iallgather": 4}
+INSIDE = {"MPI_Comm_idup": 4, "MPI_Ibarrier": 8, "MPI_Iallgather": 12}
 LOUD += [f"hang@{name}" for name in INSIDE]
 GONE += [f"kill@{name}" for name in INSIDE]
 SILENT = ["hang", "stop", "kill", "exit"]

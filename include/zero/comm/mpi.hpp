@@ -58,7 +58,11 @@ namespace zero::inline ZERO_NAMESPACE {
 /// trainer's communicator, with the tag 32767. A rank that dies after all have met leaves the
 /// others inside of MPI.
 ///
-/// The destructor is local and leaves MPI's handles behind; `close` frees them.
+/// The destructor is local and leaves MPI's handles and the window behind. `close` frees them. So
+/// does the next construction over the same MPI communicator, and for groups that were split off
+/// the next `split` or `close` of what they were split from, once all ranks have destroyed theirs
+/// and everything that lay in the window. What a failure has ended, or outlives the MPI
+/// communicator, stays until MPI_Finalize.
 /// @tparam Reduction  `mpi::Ordered`: sums are added in rank order
 /// @par Threads  a handle belongs to one thread at a time
 template <class Reduction = mpi::Ordered>
@@ -91,7 +95,8 @@ class Mpi {
   /// @throws Error (invalid_argument) if MPI is not running or its thread level does not suffice,
   ///   for MPI_COMM_NULL, a deadline that is none, a negative node or a second family beside
   ///   `ProgressThread::sole`; (communication) if a rank does not come within the deadline or has
-  ///   other options; (resource) on all ranks if one of them is refused the window or pages for it
+  ///   other options; (resource) on all ranks if one of them is refused the window or pages for it,
+  ///   or MPI has no communicators left
   explicit Mpi(MPI_Comm comm, Options const& options = {})
       : handle_(mpi::detail::first_member(comm, options)) {}
 
@@ -184,15 +189,15 @@ class Mpi {
   }
 
   /// Frees what MPI holds for this group, and for the family with the group that was constructed
-  /// first, which must be the last. Optional; before MPI_Finalize. Afterwards every call of this
-  /// handle but destruction and `progress` throws Error (invalid_argument).
+  /// first, which must be the last. Needed only to have it free at once: see the class. Before
+  /// MPI_Finalize. Afterwards every call of this handle but destruction and `progress` throws Error
+  /// (invalid_argument).
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument), with nothing closed, if memory of `allocator()` is in use, a
   ///   collective is under way or a group is open that was split from the first; (communication) as
   ///   `wait` does
   void close() {
     open().check_closable();
-    run(*this, {.op = Op::all_gather, .dtype = DType::u8, .bucket = zero::detail::close_bucket});
     std::shared_ptr<Member> const member = handle_.group();
     member->close();
     handle_.forget();

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -94,30 +95,26 @@ class Blocking {
 
   /// A communicator of the library's own with the ranks of `comm`, whose errors are returned.
   [[nodiscard]] ZERO_COLD MPI_Comm duplicate(MPI_Comm comm) {
+    std::shared_ptr<void> const errors = returning_errors(comm);
     auto const copy = [=](MPI_Comm& made, MPI_Request& request) {
       return MPI_Comm_idup(comm, &made, &request);
     };
     auto const made = polled("MPI_Comm_idup", MPI_COMM_NULL, deadline_, copy);
     if (made == nullptr) give_up("MPI_Comm_idup", comm);
-    return returning_errors(*made);
+    return with_errors_returned(*made);
   }
-  /// The part of a communicator that gives the same color, ordered by key.
-  [[nodiscard]] ZERO_COLD MPI_Comm divide(MPI_Comm comm, int color, int key) {
+  /// The part of a communicator that gives the same color, or none and can share memory, ordered by
+  /// key.
+  [[nodiscard]] ZERO_COLD MPI_Comm divide(MPI_Comm comm, std::optional<int> color, int key) {
     meet("MPI_Comm_split", comm);
     MPI_Comm part = MPI_COMM_NULL;
-    check(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
-    return returning_errors(part);
-  }
-  /// The part of a communicator that can share memory, ordered by key.
-  [[nodiscard]] ZERO_COLD MPI_Comm machine(MPI_Comm comm, int key) {
-    meet("MPI_Comm_split_type", comm);
-    MPI_Comm part = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &part),
-          "MPI_Comm_split_type");
-    return returning_errors(part);
+    check(color ? MPI_Comm_split(comm, *color, key, &part)
+                : MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &part),
+          "MPI_Comm_split");
+    return with_errors_returned(part);
   }
   /// Gives a communicator back, with all of its ranks, which have met.
-  static void release(MPI_Comm& comm) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }
+  static void release(MPI_Comm comm) { check(MPI_Comm_free(&comm), "MPI_Comm_free"); }
 
  private:
   using Seconds = std::chrono::duration<double>;
@@ -126,7 +123,7 @@ class Blocking {
   static constexpr int roll_tag = 32'767;
   static constexpr Seconds answer_time{0.5};
 
-  [[nodiscard]] static MPI_Comm returning_errors(MPI_Comm comm) {
+  [[nodiscard]] static MPI_Comm with_errors_returned(MPI_Comm comm) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return comm;
   }
@@ -202,10 +199,7 @@ class Blocking {
   /// Calls the roll.
   /// @return which ranks of `comm` do not wait, as numbered in the first group
   [[nodiscard]] ZERO_COLD std::vector<int> missing(MPI_Comm comm) const {
-    // The trainer's communicator may have errors end the program.
-    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-    MPI_Comm_get_errhandler(world_, &handler);
-    MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
+    std::shared_ptr<void> const errors = returning_errors(world_);
     int size = 0;
     MPI_Comm_size(world_, &size);
     std::vector<bool> present(static_cast<std::size_t>(size));
@@ -222,8 +216,6 @@ class Blocking {
       return std::count(present.begin(), present.end(), false) == 0;
     };
     static_cast<void>(look(all_present, answer_time));
-    MPI_Comm_set_errhandler(world_, handler);
-    MPI_Errhandler_free(&handler);
 
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Group members = MPI_GROUP_NULL;
@@ -272,34 +264,13 @@ class Blocking {
   std::string complaint_;
 };
 
-/// Families of the process, or -1 for one that has to be alone. MPI keeps the number, as an
-/// attribute of MPI_COMM_SELF, and throws it away in MPI_Finalize.
-inline std::atomic<int>& count_of_families() {
-  auto const forget = [](MPI_Comm /*self*/, int /*key*/, void* count, void* /*unused*/) {
-    delete static_cast<std::atomic<int>*>(count);
-    return MPI_SUCCESS;
-  };
-  // A name, which MPI has no other place for; MPI runs once in a process.
-  static int const key = [&] {
-    int made = MPI_KEYVAL_INVALID;
-    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &made, nullptr),
-          "MPI_Comm_create_keyval");
-    check(MPI_Comm_set_attr(MPI_COMM_SELF, made, new std::atomic<int>(0)), "MPI_Comm_set_attr");
-    return made;
-  }();
-  void* count = nullptr;
-  int found = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_SELF, key, static_cast<void*>(&count), &found),
-        "MPI_Comm_get_attr");
-  return *static_cast<std::atomic<int>*>(count);
-}
-
 /// A progress thread under MPI_THREAD_SERIALIZED knows when its own family calls MPI, and of nobody
 /// else's calls: such a family is alone.
 /// @return what says, in its end, that the family calls MPI no more
 /// @throws Error (invalid_argument) if this family or one that is there has to be alone
 [[nodiscard]] inline std::shared_ptr<void> count_family(bool alone) {
-  std::atomic<int>& count = count_of_families();
+  // How many there are, or -1 for one that has to be alone.
+  static std::atomic<int>& count = *kept_with<std::atomic<int>>(MPI_COMM_SELF);
   int others = 0;
   while (!count.compare_exchange_weak(others, alone ? -1 : others + 1)) {
     if (others < 0) {
@@ -314,7 +285,7 @@ inline std::atomic<int>& count_of_families() {
             " other families of groups in this process: split one of them, or close them before"});
     }
   }
-  return {nullptr, [&count](void* /*unused*/) noexcept {
+  return {nullptr, [](void* /*unused*/) noexcept {
             if (is_running()) count.fetch_add(count < 0 ? 1 : -1);
           }};
 }

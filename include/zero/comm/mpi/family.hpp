@@ -16,10 +16,12 @@
 #include "zero/comm/mpi/window.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,6 +31,45 @@
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::mpi::detail {
+
+/// What one rank has left, without `close`, of the groups that were made over one communicator.
+class LeftBehind {
+ public:
+  /// Names what one call made, alike on all ranks: its number, of those over this communicator,
+  /// and, of a group with all ranks, how many collectives a rank had started when it left.
+  using Key = std::array<std::uint64_t, 2>;
+  static constexpr Key none{never, never};
+
+  void add(Key const& key, std::shared_ptr<GroupMember> group) {
+    std::lock_guard const lock(mutex_);
+    groups_.emplace(key, std::move(group));
+  }
+  /// The first from there on that nothing uses any more on this rank.
+  [[nodiscard]] Key first(Key const& from) {
+    std::lock_guard const lock(mutex_);
+    auto const found = std::find_if(groups_.lower_bound(from), groups_.end(), [](auto const& one) {
+      return one.second.use_count() == 1 && one.second->is_unused();
+    });
+    return found == groups_.end() ? none : found->first;
+  }
+  [[nodiscard]] std::shared_ptr<GroupMember> take(Key const& key) {
+    std::lock_guard const lock(mutex_);
+    return std::move(groups_.extract(key).mapped());
+  }
+
+  std::uint64_t made = 0;  ///< groups over this communicator
+
+ private:
+  std::mutex mutex_;  ///< handles may be destroyed on another thread
+  std::map<Key, std::shared_ptr<GroupMember>> groups_;
+};
+
+/// Where a group goes when its rank leaves it.
+struct Origin {
+  std::weak_ptr<LeftBehind> left{};  ///< gone with the communicator that the group was made over
+  std::uint64_t number = 0;          ///< of the call that made the group
+  std::uint64_t id = 0;              ///< of no other group of the family; the same on all ranks
+};
 
 /// State common to a family of groups. Everything is guarded by `mutex`, MPI's own calls too.
 class Family final : public EndingPeers {
@@ -42,6 +83,11 @@ class Family final : public EndingPeers {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     agree_on_options(blocking, comm_, rank_, size_, options);
+    auto const& parent = kept_with<LeftBehind>(comm);
+    // A rank may have missed a construction that failed.
+    auto const made = blocking.gather(comm_, size_, parent->made);
+    origin = {parent, parent->made = *std::max_element(made.begin(), made.end()) + 1};
+    close_left(*parent, "construction", comm, comm_, size_);
     window = options.shared_memory
                  ? make_window(comm_, size_, node_of_this_rank(), options.shared_bytes)
                  : std::make_shared<Window>();
@@ -71,6 +117,26 @@ class Family final : public EndingPeers {
     return std::make_shared<Window>(blocking, group, size, node, pool_bytes, chunk);
   }
 
+  /// Begins an operation: closes what all ranks of `over` have left, in one order. Collective;
+  /// blocks.
+  /// @param world  has all ranks of the family: see Blocking
+  ZERO_COLD void close_left(
+      LeftBehind& left, char const* operation, MPI_Comm world, MPI_Comm over, int size) {
+    for (LeftBehind::Key from{}; from != LeftBehind::none;) {
+      auto const mine = left.first(from);
+      std::unique_lock lock(mutex);
+      blocking.begin(operation, world);
+      auto const all = blocking.gather(over, size, mine);
+      lock.unlock();
+      // Whoever has that one has none before, from where they looked.
+      from = *std::max_element(all.begin(), all.end());
+      if (from == LeftBehind::none || *std::min_element(all.begin(), all.end()) != from) continue;
+      auto const group = left.take(from);
+      group->close();
+      group->close_family();
+    }
+  }
+
   /// A communicator with all ranks, for a group. Collective; blocks.
   [[nodiscard]] MPI_Comm duplicate() { return blocking.duplicate(comm_); }
 
@@ -88,8 +154,16 @@ class Family final : public EndingPeers {
     return place;
   }
 
-  void join(GroupMember* member) { members_.push_back(member); }
-  void leave(GroupMember* member) { std::erase(members_, member); }
+  void join(GroupMember* member) {
+    std::erase(members_, member);
+    members_.push_back(member);
+  }
+  /// With the last the family calls MPI no more, unless it is closed.
+  void leave(GroupMember* member) {
+    std::erase(members_, member);
+    stop_ = members_.empty();
+    if (stop_) counted_.reset();
+  }
   /// Groups that this rank has neither closed nor destroyed.
   [[nodiscard]] std::size_t members() const noexcept { return members_.size(); }
 
@@ -198,11 +272,11 @@ class Family final : public EndingPeers {
     blocking.meet("MPI_Win_free", comm_);
     window->close();
     Blocking::release(comm_);
-    counted_.reset();
   }
 
   Options const options;
   Blocking blocking;
+  Origin origin;  ///< of the first group
   std::mutex mutex;
   std::shared_ptr<Window> window;
   std::shared_ptr<Pool> pool;  ///< null without a window
@@ -210,7 +284,7 @@ class Family final : public EndingPeers {
 
  private:
   [[nodiscard]] MPI_Comm node_of_this_rank() {
-    MPI_Comm machine = blocking.machine(comm_, rank_);
+    MPI_Comm const machine = blocking.divide(comm_, {}, rank_);
     if (!options.node) return machine;
     MPI_Comm const node = blocking.divide(machine, *options.node, rank_);
     Blocking::release(machine);
@@ -258,8 +332,9 @@ class Family final : public EndingPeers {
   void run_thread() {
     zero::detail::FloatMode::reset();
     Backoff backoff;
-    while (!stop_.load(std::memory_order_acquire)) {
+    for (;;) {
       std::unique_lock lock(mutex);
+      if (stop_) return;
       bool const busy = std::any_of(
           members_.begin(), members_.end(), [](GroupMember const* one) { return one->busy(); });
       if (busy && advance()) backoff.reset();
@@ -269,7 +344,7 @@ class Family final : public EndingPeers {
     }
   }
   void stop_thread() noexcept {
-    stop_.store(true, std::memory_order_release);
+    stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
 

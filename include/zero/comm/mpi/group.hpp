@@ -33,7 +33,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,30 +42,30 @@ namespace zero::inline ZERO_NAMESPACE::mpi::detail {
 /// Takes a collective through its stations: posted, moved, done here, done everywhere.
 /// @tparam Base  GroupMember: units that construct no communicator compile nothing of a template
 template <class Base>
-class Group final : public Base {
+class Group final : public Base, public std::enable_shared_from_this<Group<Base>> {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
   /// Collective over `comm`, which is taken over; `world` are its ranks' numbers in the family. The
   /// caller holds the family's lock.
-  /// @param id  the same on all of its ranks, and of no other group of the family
   Group(std::shared_ptr<Family> family,
         MPI_Comm comm,
         std::vector<int> const& world,
         int rank,
         std::shared_ptr<Window> window,
-        std::uint64_t id,
+        Origin const& origin,
         std::string_view name = {})
       : family_(std::move(family)),
         comm_(comm),
         window_(std::move(window)),
+        origin_(origin),
         peers_(peers(*family_, *window_, world, rank)),
         routing_(&peers_.topology(), family_->options.sums),
         flat_because_(routing_.never_chained()),
         links_(std::make_unique<Links>(
             comm, size(), peers_.topology().nodes() == 1, family_->options, counts_)),
         exchange_(peers_, *links_, *window_, flights_, counts_),
-        witness_(*family_, peers_, flights_, exchange_, id, name) {
+        witness_(*family_, peers_, flights_, exchange_, origin.id, name) {
     if (flat_because_.empty()) flat_because_ = "there was no sum yet";
     family_->join(this);
   }
@@ -124,8 +123,13 @@ class Group final : public Base {
     if (!flights_.done(number)) witness_.abandon(number, unwinding);
   }
   ZERO_COLD void leave(int /*rank*/, bool unwinding) noexcept override {
-    Lock const lock(family_->mutex);
+    Lock lock(family_->mutex);
     witness_.leave(is_first(), unwinding);
+    auto const left = origin_.left.lock();
+    if (left == nullptr || !is_running() || !family_->is_sound() || busy()) return;
+    family_->leave(this);
+    lock.unlock();
+    left->add({origin_.number, is_first() ? flights_.posted() : 0}, this->shared_from_this());
   }
   ZERO_COLD bool report(std::string_view reason) override {
     Lock const lock(family_->mutex);
@@ -140,16 +144,15 @@ class Group final : public Base {
   [[nodiscard]] ZERO_COLD zero::detail::Handle<GroupMember> split(std::vector<int> const& members,
                                                                   int rank,
                                                                   std::string_view name) override {
+    family_->close_left(*parts_, "split", family_->comm(), comm_, size());
     Lock const lock(family_->mutex);
-    Blocking& blocking = family_->blocking;
-    blocking.begin("split", family_->comm());
     int const first = *std::min_element(members.begin(), members.end());
-    MPI_Comm const part = blocking.divide(comm_, first, rank);
+    MPI_Comm const part = family_->blocking.divide(comm_, first, rank);
     std::vector<int> world;
     for (int const member : members) world.push_back(peers_.world_rank(member));
     auto window = std::make_shared<Window>();
     if (family_->window->shared()) {
-      MPI_Comm const node = blocking.divide(part, family_->node_of(family_->rank()), rank);
+      MPI_Comm const node = family_->blocking.divide(part, family_->node_of(family_->rank()), rank);
       window = family_->make_window(part, static_cast<int>(members.size()), node, 0);
     }
     // Of one group no two calls have one number, and of one split no two parts have one rank.
@@ -157,36 +160,43 @@ class Group final : public Base {
     part_id.add(id());
     part_id.add(flights_.posted());
     part_id.add(static_cast<std::uint64_t>(peers_.world_rank(first)));
-    return {std::make_shared<Group>(
-                family_, part, world, rank, std::move(window), part_id.value(), name),
+    Origin const origin{parts_, flights_.posted(), part_id.value()};
+    return {std::make_shared<Group>(family_, part, world, rank, std::move(window), origin, name),
             rank};
   }
 
+  [[nodiscard]] ZERO_COLD bool is_unused() override {
+    Lock const lock(family_->mutex);
+    bool const held = pieces() > 0 || family_->pool.use_count() > 1 || family_->members() > 0;
+    return family_->is_sound() && !busy() && !(held && is_first());
+  }
   ZERO_COLD void check_closable() override {
     Lock const lock(family_->mutex);
-    zero::ErrorContext const context{.rank = witness_.own_number(), .operation = "close"};
-    if (is_first() && family_->pool != nullptr && family_->pool->pieces() > 0) {
-      fail(ErrorKind::invalid_argument,
-           {"close() while ", family_->pool->pieces(), " blocks of the shared window are in use"},
-           context);
+    auto const refuse = [&](Message const& why) {
+      fail(ErrorKind::invalid_argument, why, {.rank = witness_.own_number(), .operation = "close"});
+    };
+    if (is_first() && pieces() > 0) {
+      refuse({"close() while ", pieces(), " blocks of the shared window are in use"});
     }
     if (is_first() && family_->members() > 1) {
-      fail(ErrorKind::invalid_argument,
-           {"close() of the group constructed first while ",
-            family_->members() - 1,
-            " groups split from it are open"},
-           context);
+      refuse({"close() of the group constructed first while ",
+              family_->members() - 1,
+              " groups split from it are open"});
     }
     if (busy()) {
-      fail(ErrorKind::invalid_argument,
-           {"close() while [", witness_.describe_oldest(), "] is under way: wait for it before"},
-           context);
+      refuse({"close() while [", witness_.describe_oldest(), "] is under way: wait for it before"});
     }
   }
 
   ZERO_COLD void close() override {
-    Lock const lock(family_->mutex);
-    family_->blocking.begin("close", family_->comm());
+    Lock lock(family_->mutex);
+    family_->join(this);  // once more, if it had left
+    lock.unlock();
+    Collective const last{
+        .op = Op::all_gather, .dtype = DType::u8, .bucket = zero::detail::close_bucket};
+    wait(peers_.rank(), post(last));
+    family_->close_left(*parts_, "close", family_->comm(), comm_, size());
+    lock.lock();
     // What peers say to have taken would reach a later group that MPI takes for this one.
     family_->blocking.wait("the last messages", comm_, [&] {
       links_->poll();
@@ -235,6 +245,10 @@ class Group final : public Base {
   [[nodiscard]] bool is_first() const noexcept { return window_ == family_->window; }
   /// MPI's code, unless all calls have succeeded so far.
   [[nodiscard]] int error() const noexcept { return links_->error(); }
+  /// Blocks of the pool that are in use.
+  [[nodiscard]] std::size_t pieces() const {
+    return family_->pool == nullptr ? 0 : family_->pool->pieces();
+  }
 
   /// Where a buffer lies in this rank's pool.
   [[nodiscard]] std::int64_t place_of(void const* buffer, std::size_t bytes) const noexcept {
@@ -333,6 +347,8 @@ class Group final : public Base {
   std::shared_ptr<Family> family_;
   MPI_Comm comm_;
   std::shared_ptr<Window> window_;
+  Origin origin_;
+  std::shared_ptr<LeftBehind> parts_ = std::make_shared<LeftBehind>();
   Peers peers_;
   Routing routing_;
   std::string_view flat_because_;
@@ -353,7 +369,7 @@ ZERO_MPI_BODY zero::detail::Handle<GroupMember> first_member(MPI_Comm comm,
   std::vector<int> world;
   for (int rank = 0; rank < family->size(); ++rank) world.push_back(rank);
   return {std::make_shared<Group<GroupMember>>(
-              family, family->duplicate(), world, family->rank(), family->window, 0),
+              family, family->duplicate(), world, family->rank(), family->window, family->origin),
           family->rank()};
 }
 

@@ -26,6 +26,7 @@
 #endif
 #include <mpi.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -51,10 +52,48 @@ using zero::detail::Backoff;
   return {text, static_cast<std::size_t>(length)};
 }
 
-/// @throws Error (communication) with MPI's words unless a call succeeded
-inline void check(int code, char const* call) {
+/// @throws Error with MPI's words unless a call succeeded: (communication), or (resource) for one
+///   that makes a communicator, of which MPI has only so many
+inline void check(int code, std::string_view call) {
   if (code == MPI_SUCCESS) return;
-  fail(ErrorKind::communication, {call, " failed: ", error_text(code)});
+  bool const makes = call == "MPI_Comm_idup" || call.starts_with("MPI_Comm_split");
+  std::string_view const way =
+      makes ? "MPI has no communicators left: call close(), on all ranks, for unused ones; " : "";
+  fail(makes ? ErrorKind::resource : ErrorKind::communication,
+       {way, call, " failed: ", error_text(code)});
+}
+
+/// Until what it returns ends, errors of a trainer's communicator are returned, whatever its
+/// handler does.
+[[nodiscard]] inline std::shared_ptr<void> returning_errors(MPI_Comm comm) {
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  MPI_Comm_get_errhandler(comm, &handler);
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  return {nullptr, [=](void* /*unused*/) mutable noexcept {
+            MPI_Comm_set_errhandler(comm, handler);
+            MPI_Errhandler_free(&handler);
+          }};
+}
+
+/// What the library keeps with a communicator. MPI has it as an attribute, and throws it away with
+/// the communicator, or in MPI_Finalize.
+template <class T>
+[[nodiscard]] std::shared_ptr<T>& kept_with(MPI_Comm comm) {
+  using Kept = std::shared_ptr<T>;
+  auto const forget = [](MPI_Comm /*comm*/, int /*key*/, void* kept, void* /*unused*/) {
+    delete static_cast<Kept*>(kept);
+    return MPI_SUCCESS;
+  };
+  // A name, which MPI has no other place for; MPI runs once in a process.
+  static int key = MPI_KEYVAL_INVALID;
+  static int const code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &key, nullptr);
+  check(code, "MPI_Comm_create_keyval");
+  void* kept = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(comm, key, static_cast<void*>(&kept), &found), "MPI_Comm_get_attr");
+  if (found == 0) kept = new Kept(std::make_shared<T>());
+  if (found == 0) check(MPI_Comm_set_attr(comm, key, kept), "MPI_Comm_set_attr");
+  return *static_cast<Kept*>(kept);
 }
 
 [[nodiscard]] inline std::string library_version() {

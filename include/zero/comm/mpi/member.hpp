@@ -51,9 +51,11 @@ class GroupMember {
   [[nodiscard]] virtual zero::detail::Handle<GroupMember> split(std::vector<int> const& members,
                                                                 int rank,
                                                                 std::string_view name) = 0;
+  /// True if a group that this rank has left is in order, and nothing of this rank's needs it.
+  [[nodiscard]] virtual bool is_unused() = 0;
   /// @throws Error (invalid_argument) if something of this rank's would outlive the group
   virtual void check_closable() = 0;
-  /// Collective; blocks. After a collective that told all ranks to come here.
+  /// Collective; blocks. Begins with a collective that tells all ranks to come here.
   virtual void close() = 0;
   /// The same of the family, if the group is the one that it was constructed with.
   virtual void close_family() = 0;

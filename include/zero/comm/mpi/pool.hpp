@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 

@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
@@ -54,6 +53,8 @@ class Window {
          std::size_t pool_bytes,
          std::size_t chunk_bytes)
       : node_(node), chunk_bytes_(round_up(chunk_bytes, 64)) {
+    // MPICH ends in an assertion if it has no communicator left for the window.
+    Blocking::release(blocking.duplicate(all));
     int size = 0;
     int rank = 0;
     check(MPI_Comm_size(node, &size), "MPI_Comm_size");

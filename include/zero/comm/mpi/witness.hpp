@@ -61,6 +61,8 @@ class Witness {
   }
   /// Who waits for a rank that has left will wait for ever.
   void look_for_departures() {
+    // All have left who close what they have left.
+    if (calls_of_left(peers_->rank()) != never) return;
     bool left = !family_->departures().empty();
     for (int const peer : peers_->local_ranks()) left = left || calls_of_left(peer) != never;
     if (left && family_->is_sound()) end_if_missed();
