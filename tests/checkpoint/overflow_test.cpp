@@ -371,6 +371,26 @@ TEST_CASE("what is rounded twice on its way is looked at twice") {
   });
 }
 
+TEST_CASE("an element is named by its place, whichever thread has read it") {
+  TemporaryDirectory const directory;
+  std::vector<zero::Tensor> const large{{.name = "w", .shape = {2'300'000}}};
+  zero::Self comm;
+  zero::ShardedOptimizer<zero::Self, Pos, zero::Fp32, zero::PlainSgd> wide{comm, large};
+  for (std::size_t const bad : {std::size_t{7}, std::size_t{1'150'001}, std::size_t{2'299'999}}) {
+    wide.load_parameters([&](auto const&, std::size_t first, std::span<float> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = first + i == bad ? -1e5f : 0.5f;
+    });
+    zero::Checkpoints run{directory.path(), {.keep = 1}};
+    run.save(wide);
+    zero::ShardedOptimizer<zero::Self, Pos, MixedFloatGradients<fp16>, zero::PlainSgd> narrow{
+        comm, large};
+    for (bool const verifies : {false, true}) {
+      check_says(refusal([&] { run.resume(narrow, {.verify_first = verifies}); }),
+                 "element " + std::to_string(bad) + " of tensor 'w' is -100000, which would");
+    }
+  }
+}
+
 TEST_CASE("ranks agree on what becomes of values that do not fit") {
   std::string const told = failure_of_all(2, [](InProcess& comm) {
     zero::ShardedOptimizer optimizer{comm, model(), static_cast<Overflow>(comm.rank())};
