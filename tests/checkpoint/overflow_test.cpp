@@ -433,6 +433,24 @@ void check_bits(std::uint64_t seed) {
   }
 }
 
+TEST_CASE("the first of many elements that overflow is found, and all of them saturate") {
+  std::vector<std::size_t> const places{0, 255, 256, 511, 512, 700, 999};
+  for (std::size_t from = 0; from <= places.size(); ++from) {
+    std::vector<float> values(1000, 0.5f);
+    for (std::size_t i = from; i < places.size(); ++i) values[places[i]] = 1e5f;
+    values[300] = std::numeric_limits<float>::infinity();
+    auto const first = [&](Overflow overflow) {
+      return zero::kernel::first_overflow(
+          zero::DType::f16, zero::DType::f32, values.data(), values.size(), overflow);
+    };
+    CHECK(first(Overflow::refuse) == (from < places.size() ? places[from] : values.size()));
+    CHECK(first(Overflow::saturate) == values.size());
+    std::size_t const saturated = places.size() - from;
+    CHECK(std::ranges::count(values, 65504.f) == static_cast<std::ptrdiff_t>(saturated));
+    CHECK(std::ranges::count(values, 0.5f) == static_cast<std::ptrdiff_t>(999 - saturated));
+  }
+}
+
 TEST_CASE("an element overflows where it is finite, and rounded is not") {
   check_bits<fp16, float>(1);
   check_bits<bf16, float>(2);

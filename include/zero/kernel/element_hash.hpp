@@ -19,13 +19,16 @@ namespace detail {
   return x ^ x >> 31;
 }
 
+/// An integer as wide as an element.
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 2,
+                                  std::uint16_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
+
 /// The representation of an element.
 template <class T>
 [[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t bits_of(T const& value) noexcept {
-  using Bits = std::conditional_t<sizeof(T) == 2,
-                                  std::uint16_t,
-                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
-  return __builtin_bit_cast(Bits, value);
+  return __builtin_bit_cast(BitsOf<T>, value);
 }
 
 }  // namespace detail

@@ -63,18 +63,33 @@ ZERO_BODY std::size_t first_overflow(
   // bf16 has no number between this one and 65536.
   double const top = type == DType::bf16 ? 65280. : most;
   std::size_t i = 0;
-  detail::with_real(type, [&](auto value) {
-    using T = decltype(value);
+  detail::with_real(type, [&](auto number) {
+    using T = decltype(number);
+    using Bits = detail::BitsOf<T>;
     // By bits, because -ffast-math lets compilers take every number for a finite one.
-    constexpr std::uint64_t sign = std::uint64_t{1} << (8 * sizeof(T) - 1);
-    std::uint64_t const least = detail::bits_of(detail::convert<T>(bound));
-    std::uint64_t const last = detail::bits_of(detail::convert<T>(largest(type)));
-    for (auto* at = static_cast<std::byte*>(values); i < count; ++i, at += sizeof(T)) {
-      std::memcpy(&value, at, sizeof(T));
-      if ((detail::bits_of(value) & ~sign) - least > last - least) continue;
+    auto const bits_of = [](double x) { return __builtin_bit_cast(Bits, detail::convert<T>(x)); };
+    constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
+    Bits const least = bits_of(bound);
+    Bits const rest = Bits(bits_of(largest(type)) - least);
+    auto* const first = static_cast<std::byte*>(values);
+    Bits bits{};
+    auto const overflows = [&](std::size_t k) {
+      std::memcpy(&bits, first + k * sizeof(T), sizeof(T));
+      return Bits(Bits(bits & ~sign) - least) <= rest;
+    };
+    constexpr std::size_t block = 256;
+    for (; i < count; ++i) {
+      // Most blocks have none, which takes one look at many elements.
+      if (i % block == 0 && count - i >= block) {
+        unsigned any = 0;
+        for (std::size_t k = 0; k < block; ++k) any |= overflows(i + k) ? 1u : 0u;
+        if (any == 0) i += block - 1;
+        if (any == 0) continue;
+      }
+      if (!overflows(i)) continue;
       if (overflow == Overflow::refuse) return;
-      value = detail::convert<T>((detail::bits_of(value) & sign) != 0 ? -top : top);
-      std::memcpy(at, &value, sizeof(T));
+      bits = bits_of((bits & sign) != 0 ? -top : top);
+      std::memcpy(first + i * sizeof(T), &bits, sizeof(T));
     }
   });
   return i;
