@@ -34,7 +34,7 @@ std::size_t elements(std::vector<std::size_t> const& shape) {
 void add_twins(Case& test) {
   Dice dice(test.seed, 'b');
   test.tensors.resize(std::min(test.tensors.size(), 1 + dice.below(6)));
-  std::size_t const twins = dice.pick<std::size_t>({0, 30, 60});
+  std::size_t const twins = dice.pick<std::size_t>({0, 50, 100});
   std::size_t const frozen = dice.pick<std::size_t>({0, 0, 50});
   for (std::size_t t = 0, count = test.tensors.size(); t < count; ++t) {
     bool const has_twin = dice.chance(twins);
@@ -602,6 +602,7 @@ ChangedModel draw_changed(std::uint64_t seed, std::span<Policies const> availabl
   int const count = dice.pick({0, 1, 1, 2, 2, 3, 5});
   for (int i = 0; i < count; ++i) changes |= 1u << dice.below(12);
   if (dice.chance(10)) changes |= other_rule;
+  if (dice.chance(15)) changes |= ties;
   std::vector<Policies> choices;
   for (Policies const& each : available) {
     bool const same_number = each.number == before.number;
