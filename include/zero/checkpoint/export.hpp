@@ -192,7 +192,7 @@ inline void write_runs(AnySpace const& space,
   for (ArrayRun const& run : runs) {
     SavedTensor const& tensor = tensors[run.tensor];
     ModelEntries::EntryPosition const& place = places[run.tensor];
-    Narrowed const narrowed{overflow, tensor.name, run.first};
+    Narrowed const narrowed{overflow, tensor.name};
     for (std::uint64_t done = 0; done < run.count; work.alive()) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
       auto const fetch = [&](Array from, std::vector<std::byte>& copy) {
@@ -213,7 +213,7 @@ inline void write_runs(AnySpace const& space,
         double value = 0.;
         kernel::convert_on_host(DType::f64, &value, dtype, here.at(i), 1);
         if (is_finite(value)) continue;
-        narrowed.fit(dtype, masters.from(i), 1, done + i);
+        narrowed.fit(dtype, masters.from(i), 1, run.first + done + i);
         kernel::convert_on_host(dtype, here.at(i), masters.dtype, masters.at(i), 1);
       }
       if (run.dtype != dtype) {

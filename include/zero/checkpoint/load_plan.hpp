@@ -54,6 +54,7 @@ namespace detail {
 /// What is to be read, and what does not fit.
 struct LoadPlan {
   std::vector<Wanted> wanted{};           ///< in the order of the files
+  std::deque<Narrowed> narrowed{};        ///< what they point to
   std::vector<ArrayRun> cleared{};        ///< states that begin anew
   std::vector<bool> values{};             ///< which tensors here get theirs
   std::vector<bool> states{};             ///< likewise: states, and with them the count of updates
@@ -322,7 +323,13 @@ class LoadPlanner {
       if (options_->parameters_only && is_state(run)) continue;
       if (is_state(run) ? plan.states[run.tensor] : plan.values[run.tensor]) {
         SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
-        want(run, from, run.first, run.count, run.memory, plan.wanted);
+        want(run,
+             from,
+             run.first,
+             run.count,
+             run.memory,
+             plan.narrowed.emplace_back(named(run)),
+             plan.wanted);
       } else if (is_state(run)) {
         plan.cleared.push_back(run);
       }
@@ -494,12 +501,17 @@ class LoadPlanner {
     auto const found = saved.arrays.find(std::string(is_state(run) ? run.array : values_of(saved)));
     return found == saved.arrays.end() ? nullptr : &found->second;
   }
+  [[nodiscard]] Narrowed named(ArrayRun const& run) const {
+    std::string_view const state = is_state(run) ? run.array : std::string_view();
+    return {options_->overflow, (*here_)[run.tensor].name, state, run.limit};
+  }
   /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
   void want(ArrayRun const& run,
             SavedArray const& from,
             std::uint64_t first,
             std::uint64_t count,
             std::byte* memory,
+            Narrowed const& narrowed,
             std::vector<Wanted>& wanted) const {
     auto const add = [&](SavedRun const& piece, std::uint64_t before) {
       wanted.push_back({.file = piece.file,
@@ -508,11 +520,8 @@ class LoadPlanner {
                         .from = from.dtype,
                         .to = run.dtype,
                         .memory = memory + before * size_of(run.dtype),
-                        .narrowed = {options_->overflow,
-                                     (*here_)[run.tensor].name,
-                                     first + before,
-                                     is_state(run) ? run.array : std::string_view(),
-                                     run.limit}});
+                        .narrowed = &narrowed,
+                        .first = first + before});
     };
     for_each_saved((*here_)[run.tensor], first, count, from, add);
   }
@@ -531,11 +540,12 @@ class LoadPlanner {
                                    ReadArray const& other,
                                    Alive const& alive) const {
     constexpr std::uint64_t most = std::uint64_t{1} << 16;
+    Narrowed const narrowed = named(run);
     auto const read = [&](ReadArray const& array, std::uint64_t done) {
       std::uint64_t const count = (std::min)(most, run.count - done);
       std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype));
       std::vector<Wanted> wanted;
-      want(run, *array.from, run.first + done, count, elements.data(), wanted);
+      want(run, *array.from, run.first + done, count, elements.data(), narrowed, wanted);
       stream_in_order(*array.pieces, wanted, copy_bytes, true, alive);
       return elements;
     };

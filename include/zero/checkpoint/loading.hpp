@@ -35,21 +35,22 @@ namespace detail {
 struct Narrowed {
   Overflow overflow{};  ///< what becomes of those that do not fit
   std::string_view tensor{};
-  std::uint64_t first = 0;   ///< number of the first of them
   std::string_view state{};  ///< of the tensor; empty: its values
   DType limit = DType::u8;   ///< type of what is rounded from masters, the parameters
 
   /// Sees to it that elements fit into a type.
-  /// @param values  of the host, `done` elements behind the first; changed where they saturate
+  /// @param values  of the host; changed where they saturate
+  /// @param first   number of the first one in the tensor
   /// @throws Error (invalid_argument) for the first that does not fit, if that is refused
-  void fit(DType into, Array values, std::size_t count, std::uint64_t done) const {
+  void fit(DType into, Array values, std::size_t count, std::uint64_t first) const {
     std::size_t const i = kernel::first_overflow(into, values.dtype, values.first, count, overflow);
     if (i == count) return;
     double value = 0.;
     kernel::convert_on_host(DType::f64, &value, values.dtype, values.at(i), 1);
-    fail(ErrorKind::invalid_argument, overflow_text(tensor, first + done + i, value, into, state));
+    fail(ErrorKind::invalid_argument, overflow_text(tensor, first + i, value, into, state));
   }
 };
+inline constexpr Narrowed not_narrowed{};
 
 /// Elements of a file, and where they belong.
 struct Wanted {
@@ -58,8 +59,9 @@ struct Wanted {
   std::uint64_t count = 0;
   DType from = DType::f32;
   DType to = DType::f32;
-  std::byte* memory = nullptr;  ///< of the space
-  Narrowed narrowed{};
+  std::byte* memory = nullptr;               ///< of the space
+  Narrowed const* narrowed = &not_narrowed;  ///< shared: files may have many runs
+  std::uint64_t first = 0;                   ///< number of the first one in its tensor
 };
 
 /// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
@@ -193,7 +195,7 @@ inline void stream_in_order(PieceReader& pieces,
   std::vector<std::byte> converted;
   for (Wanted const& each : wanted) {
     std::size_t const width = size_of(each.from);
-    Narrowed const& narrowed = each.narrowed;
+    Narrowed const& narrowed = *each.narrowed;
     for (std::uint64_t done = 0; done < each.count;) {
       alive();
       std::uint64_t const offset = each.offset + done * width;
@@ -201,7 +203,7 @@ inline void stream_in_order(PieceReader& pieces,
       if (place && direct && each.from == each.to) {
         std::size_t const bytes =
             pieces.read_to(each.file, offset, to, (each.count - done) * width);
-        narrowed.fit(narrowed.limit, {to, each.to}, bytes / width, done);
+        narrowed.fit(narrowed.limit, {to, each.to}, bytes / width, each.first + done);
         done += bytes / width;
         if (bytes > 0) continue;
       }
@@ -214,12 +216,12 @@ inline void stream_in_order(PieceReader& pieces,
         if (is_integral(each.from) || is_integral(each.to)) {
           fail(ErrorKind::data, {name(each.from), " cannot be loaded as ", name(each.to)});
         }
-        narrowed.fit(each.to, elements, count, done);
+        narrowed.fit(each.to, elements, count, each.first + done);
         converted.resize(count * size_of(each.to));
         kernel::convert_on_host(each.to, converted.data(), each.from, elements.first, count);
         elements = {converted.data(), each.to};
       }
-      narrowed.fit(narrowed.limit, elements, count, done);
+      narrowed.fit(narrowed.limit, elements, count, each.first + done);
       if (place) place(to, elements.first, elements.bytes(count));
       done += count;
     }
@@ -248,7 +250,7 @@ inline constexpr std::uint64_t bytes_for_two_threads = std::uint64_t{4} << 20;
     second.push_back(*at);
     second.front().offset += count * size_of(at->from);
     second.front().count -= count;
-    second.front().narrowed.first += count;
+    second.front().first += count;
     // What is checked alone belongs nowhere.
     if (at->memory != nullptr) second.front().memory += count * size_of(at->to);
     (at++)->count = count;

@@ -44,7 +44,7 @@ class CheckpointReader {
   /// @param tensor    what messages call the array
   /// @throws Error (data) for elements that are not there, or whose piece of the file is damaged;
   ///   (resource) for files that cannot be read; (invalid_argument) for elements that do not fit
-  /// @par Cost  memory for a piece of a file, and some 50 bytes for each run of elements
+  /// @par Cost  memory for a piece of a file, and some 60 bytes for each run of elements
   void read(SavedArray const& array,
             std::uint64_t first,
             std::uint64_t count,
@@ -53,12 +53,13 @@ class CheckpointReader {
             Overflow overflow = Overflow::refuse,
             std::string_view tensor = {}) {
     std::uint64_t next = first;
+    detail::Narrowed const narrowed{overflow, tensor};
     std::vector<detail::Wanted> wanted;
     detail::for_each_piece(array, first, count, [&](SavedRun const& run, std::uint64_t before) {
       if (run.first == next) next += run.count;
-      detail::Narrowed const narrowed{overflow, tensor, run.first};
       std::byte* const memory = out + before * size_of(to);
-      wanted.push_back({run.file, run.offset, run.count, array.dtype, to, memory, narrowed});
+      wanted.push_back(
+          {run.file, run.offset, run.count, array.dtype, to, memory, &narrowed, run.first});
     });
     if (next != first + count) {
       fail(ErrorKind::data, {"element ", next, " of an array is not in '", catalog_->path, "'"});
