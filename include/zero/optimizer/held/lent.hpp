@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,8 +25,8 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Addresses of the trainer's tensors, one per described tensor.
 ///
-/// Binding again with other pointers costs O(tensors log tensors) and allocates nothing, so that
-/// trainers whose gradients move from step to step can bind every step.
+/// Binding again with other pointers costs O(tensors log tensors), in one call or unit by unit, and
+/// allocates nothing, so that trainers whose gradients move from step to step can bind every step.
 class LentTensors {
  public:
   /// @param dtype  of all elements
@@ -51,8 +53,10 @@ class LentTensors {
     return (*this)[tensor] == nullptr;
   }
 
-  /// The bucket's elements if they lie in one run of lent memory that needs no padding, or null.
+  /// The bucket's elements if they lie in one run of lent memory that needs no padding, or null. Of
+  /// what was bound unit by unit it is known once `find_in_place` was called.
   [[nodiscard]] std::byte* in_place(std::size_t bucket) const noexcept { return in_place_[bucket]; }
+  ZERO_APART void find_in_place(BucketSpan const& bucket);
 
   /// @param lent       one span per described tensor; a tied tensor's may be empty
   /// @param model      says which slices they have
@@ -88,6 +92,7 @@ class LentTensors {
   ZERO_APART void refuse_overlap_with(LentTensors& other);
 
  private:
+  using ByAddress = std::multimap<std::uintptr_t, std::size_t>;
   /// How long memory stays lent.
   enum class Lent : std::uint8_t { always, once, forgotten };
 
@@ -103,10 +108,10 @@ class LentTensors {
   /// Is a tensor's memory lent in this step already, and others have added to it?
   ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool in_use) const noexcept;
   ZERO_APART void require_memory(std::size_t t, Elements lent) const;
-  /// Takes those that were forgotten out of `by_address_`, all at once: before it is read.
-  ZERO_APART void drop_forgotten() noexcept;
-  /// The first tensor, by address, that ends behind one: an index into `by_address_`.
-  ZERO_APART [[nodiscard]] std::size_t behind(std::uintptr_t begin) const;
+  /// Adds a tensor to `by_address_`, at once if it belongs before `hint`.
+  ZERO_APART void add(std::size_t tensor, ByAddress::const_iterator hint);
+  /// The first tensor, by address, that ends behind one.
+  ZERO_APART [[nodiscard]] ByAddress::const_iterator behind(std::uintptr_t begin) const;
   /// Takes back what is lent where others are.
   ZERO_APART void refuse_overlap(std::size_t tensor, LentTensors const& other);
   ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::size_t tensor, Message const& why) const;
@@ -120,11 +125,8 @@ class LentTensors {
     auto const count = partition_->place(tensor).count;
     return begin_of(tensor) + static_cast<std::size_t>(count) * size_of(dtype_);
   }
-  ZERO_APART void refuse_overlaps();
-  /// Of all buckets; of those of some tensors of one unit; of one.
-  ZERO_APART void find_in_place();
-  ZERO_APART void find_in_place(std::span<std::size_t const> own);
-  ZERO_APART void find_in_place(BucketSpan const& bucket);
+  /// Sorts what was lent in one call, and adds it.
+  ZERO_APART void add_all();
 
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
@@ -134,8 +136,9 @@ class LentTensors {
   std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
   std::vector<std::byte*> in_place_;
-  std::vector<std::size_t> by_address_;
-  bool some_forgotten_ = false;  ///< and are still there
+  ByAddress by_address_;                     ///< of all that is lent and not empty: which tensor's
+  std::vector<ByAddress::node_type> spare_;  ///< for what is not lent now
+  std::vector<std::size_t> order_;           ///< of what is lent in one call
   bool bound_ = false;
 };
 
@@ -155,7 +158,11 @@ ZERO_BODY LentTensors::LentTensors(std::vector<Tensor> const& tensors,
       address_(lends ? tensors.size() : 0, nullptr),
       lent_(lends ? tensors.size() : 0, Lent::always),
       in_place_(lends ? partition.bucket_count() : 0, nullptr) {
-  if (lends) by_address_.reserve(tensors.size());
+  order_.reserve(address_.size());
+  spare_.reserve(address_.size());
+  for (std::size_t t = 0; t < address_.size(); ++t) {
+    spare_.push_back(by_address_.extract(by_address_.emplace(0, t)));
+  }
 }
 
 ZERO_BODY void LentTensors::bind(LentSpans const& lent, Model const& model, bool need_frozen) {
@@ -234,27 +241,28 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
     forget(storage);
     lent_[storage] = Lent::once;
     if (is_absent(own[i], lent[i])) continue;
-    drop_forgotten();
     address_[storage] = static_cast<std::byte*>(lent[i].first);
     refuse_overlap(storage, *this);
     refuse_overlap(storage, other);
-    by_address_.insert(by_address_.begin() + static_cast<std::ptrdiff_t>(behind(begin_of(storage))),
-                       storage);
+    add(storage, behind(begin_of(storage)));
   }
-  find_in_place(own);
 }
 
 ZERO_BODY void LentTensors::forget(std::size_t tensor) noexcept {
-  some_forgotten_ = some_forgotten_ || address_[tensor] != nullptr;
+  // Nothing that is lent shares an address, but tensors that are tied, of which one is there.
+  auto const at = by_address_.find(begin_of(tensor));
+  if (at != by_address_.end() && at->second == tensor) spare_.push_back(by_address_.extract(at));
   address_[tensor] = nullptr;
   lent_[tensor] = Lent::forgotten;
 }
 
-ZERO_BODY void LentTensors::drop_forgotten() noexcept {
-  if (!std::exchange(some_forgotten_, false)) return;
-  auto const gone = [&](std::size_t tensor) { return address_[tensor] == nullptr; };
-  by_address_.erase(std::remove_if(by_address_.begin(), by_address_.end(), gone),
-                    by_address_.end());
+ZERO_BODY void LentTensors::add(std::size_t tensor, ByAddress::const_iterator hint) {
+  if (partition_->place(tensor).count == 0) return;
+  ByAddress::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = begin_of(tensor);
+  node.mapped() = tensor;
+  by_address_.insert(hint, std::move(node));
 }
 
 ZERO_BODY void LentTensors::forget(std::vector<std::size_t> const& own) noexcept {
@@ -271,27 +279,17 @@ ZERO_BODY void LentTensors::require_lent(std::size_t tensor) const {
 }
 
 ZERO_BODY void LentTensors::refuse_overlap_with(LentTensors& other) {
-  drop_forgotten();
-  other.drop_forgotten();
-  auto const begin = [](LentTensors const& lent, std::size_t i) {
-    return lent.begin_of(lent.by_address_[i]);
-  };
-  auto const end = [](LentTensors const& lent, std::size_t i) {
-    return lent.end_of(lent.by_address_[i]);
-  };
-  for (std::size_t i = 0, k = 0; i < by_address_.size() && k < other.by_address_.size();) {
-    if (end(*this, i) <= begin(other, k)) {
-      ++i;
-    } else if (end(other, k) <= begin(*this, i)) {
-      ++k;
+  auto theirs = other.by_address_.begin();
+  for (auto own = by_address_.begin();
+       own != by_address_.end() && theirs != other.by_address_.end();) {
+    if (end_of(own->second) <= theirs->first) {
+      ++own;
+    } else if (other.end_of(theirs->second) <= own->first) {
+      ++theirs;
     } else {
       bound_ = false;
-      refuse(by_address_[i],
-             {"overlaps the ",
-              other.what_,
-              " of tensor '",
-              (*tensors_)[other.by_address_[k]].name,
-              "'"});
+      std::string const& name = (*tensors_)[theirs->second].name;
+      refuse(own->second, {"overlaps the ", other.what_, " of tensor '", name, "'"});
     }
   }
 }
@@ -300,8 +298,8 @@ template <class LentElements>
 void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen) {
   auto const& places = partition_->placement().places();
   bound_ = false;
-  some_forgotten_ = false;
-  by_address_.clear();
+  order_.clear();
+  while (!by_address_.empty()) spare_.push_back(by_address_.extract(by_address_.begin()));
   for (std::size_t t = 0; t < places.size(); ++t) {
     TensorPlace const& place = places[t];
     Elements const lent = lent_elements(t);
@@ -317,10 +315,10 @@ void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen)
       refuse(t, "is tied, but lent at another address than the tensor it is tied to");
     }
     address_[t] = static_cast<std::byte*>(lent.first);
-    if (!tied && place.count > 0) by_address_.push_back(t);
+    if (!tied && place.count > 0) order_.push_back(t);
   }
-  refuse_overlaps();
-  find_in_place();
+  add_all();
+  partition_->for_each_bucket([&](BucketSpan const& bucket) { find_in_place(bucket); });
   bound_ = true;
 }
 
@@ -345,17 +343,16 @@ ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
   }
 }
 
-ZERO_BODY std::size_t LentTensors::behind(std::uintptr_t begin) const {
-  auto const at = std::partition_point(
-      by_address_.begin(), by_address_.end(), [&](auto t) { return end_of(t) <= begin; });
-  return static_cast<std::size_t>(at - by_address_.begin());
+ZERO_BODY LentTensors::ByAddress::const_iterator LentTensors::behind(std::uintptr_t begin) const {
+  auto const at = by_address_.lower_bound(begin);
+  if (at == by_address_.begin()) return at;
+  auto const before = std::prev(at);
+  return end_of(before->second) > begin ? before : at;
 }
 
 ZERO_BODY void LentTensors::refuse_overlap(std::size_t tensor, LentTensors const& other) {
-  std::size_t const at = other.behind(begin_of(tensor));
-  if (at == other.by_address_.size() || end_of(tensor) <= other.begin_of(other.by_address_[at])) {
-    return;
-  }
+  auto const at = other.behind(begin_of(tensor));
+  if (at == other.by_address_.end() || end_of(tensor) <= at->first) return;
   forget(tensor);
   bool const same = &other == this;
   refuse(tensor,
@@ -363,7 +360,7 @@ ZERO_BODY void LentTensors::refuse_overlap(std::size_t tensor, LentTensors const
           same ? "" : "the ",
           same ? "" : other.what_,
           same ? "tensor '" : " of tensor '",
-          (*tensors_)[other.by_address_[at]].name,
+          (*tensors_)[at->second].name,
           "'"});
 }
 
@@ -375,28 +372,14 @@ ZERO_BODY void LentTensors::refuse(std::string const& name, Message const& why) 
   fail(ErrorKind::invalid_argument, {what_, ": tensor '", name, "' ", why});
 }
 
-ZERO_BODY void LentTensors::refuse_overlaps() {
-  sort_indices(by_address_,
-               [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
-  for (std::size_t i = 1; i < by_address_.size(); ++i) {
-    std::size_t const before = by_address_[i - 1];
-    if (begin_of(by_address_[i]) < end_of(before)) {
-      refuse(by_address_[i], {"overlaps tensor '", (*tensors_)[before].name, "'"});
+ZERO_BODY void LentTensors::add_all() {
+  sort_indices(order_, [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
+  for (std::size_t const t : order_) {
+    if (!by_address_.empty() && begin_of(t) < end_of(by_address_.rbegin()->second)) {
+      std::size_t const before = by_address_.rbegin()->second;
+      refuse(t, {"overlaps tensor '", (*tensors_)[before].name, "'"});
     }
-  }
-}
-
-ZERO_BODY void LentTensors::find_in_place() {
-  partition_->for_each_bucket([&](BucketSpan const& bucket) { find_in_place(bucket); });
-}
-
-ZERO_BODY void LentTensors::find_in_place(std::span<std::size_t const> own) {
-  if (own.empty()) return;
-  for (std::size_t const g : partition_->groups_of((*tensors_)[own.front()].unit)) {
-    BucketGroup const& group = partition_->groups()[g];
-    for (std::size_t i = 0; i < group.bucket_count; ++i) {
-      find_in_place(partition_->bucket(group.first_bucket + i));
-    }
+    add(t, by_address_.end());
   }
 }
 

@@ -358,6 +358,7 @@ ZERO_BODY Collective Reduction::reduction_of(BucketSpan const& bucket) {
 }
 
 ZERO_BODY Array Reduction::lent(BucketSpan const& bucket) {
+  store_->lent().find_in_place(bucket);
   Array const there{store_->lent().in_place(bucket.index()), store_->dtype()};
   bool some_empty = false;
   auto const empty = [&](std::size_t t) { return presence_->empty(t, accumulates_); };
