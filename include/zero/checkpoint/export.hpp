@@ -155,20 +155,11 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
     return run.array != parameter_array && !(masters && run.array == master_array);
   });
   if (masters) return runs;
-  int const rank = parts.comm().rank();
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(
-        bucket.share(rank), parts.states.updated(bucket), [&](Segment const& piece) {
-          if (!parts.counts(piece.tensor)) return;
-          append_run(runs,
-                     {.tensor = piece.tensor,
-                      .array = parameter_array,
-                      .first = piece.in_tensor.offset(),
-                      .count = piece.count,
-                      .dtype = parts.policies.types.parameter,
-                      .memory = parts.parameters.segment(bucket, piece),
-                      .masters = parts.states.master(bucket, piece, parts.parameters)});
-        });
+  parts.held.trained(Extent::owned, [&](Piece const& piece) {
+    if (!parts.counts(piece.tensor())) return;
+    ArrayRun run = run_of(piece, parameter_array, piece.parameter());
+    run.masters = piece.master();
+    append_run(runs, run);
   });
   return runs;
 }

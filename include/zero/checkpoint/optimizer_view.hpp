@@ -2,13 +2,11 @@
 /// What checkpoints take of an optimizer: its policies, and where the elements lie in its memory.
 #pragma once
 
-#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/layout/partition.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
 
@@ -37,6 +35,16 @@ struct ArrayRun {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
 };
 
+/// What a piece has of an array.
+[[nodiscard]] inline ArrayRun run_of(Piece const& piece, std::string_view name, Array array) {
+  return {.tensor = piece.tensor(),
+          .array = name,
+          .first = piece.first(),
+          .count = piece.count(),
+          .dtype = array.dtype,
+          .memory = array.first};
+}
+
 /// Appends a run, or lengthens the last one where it goes on there, unless it has masters.
 inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
   if (!runs.empty()) {
@@ -64,46 +72,19 @@ ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts)
 
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
   StorageTypes const& types = parts.policies.types;
-  int const rank = parts.comm().rank();
   std::vector<ArrayRun> runs;
-  auto const left_out = [&](std::size_t tensor) { return own && !parts.counts(tensor); };
+  auto const left_out = [&](Piece const& piece) { return own && !parts.counts(piece.tensor()); };
   for (std::size_t k = 0; k < types.arrays.size(); ++k) {
-    ArrayForm const& form = types.arrays[k];
-    parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-      Range const held = parts.states.updated(bucket);
-      Range const wanted = own ? bucket.share(rank) : held;
-      parts.partition.for_each_segment(wanted, held, [&](Segment const& piece) {
-        if (left_out(piece.tensor)) return;
-        Array const array = k == 0 ? parts.states.master(bucket, piece, parts.parameters)
-                                   : parts.states.state(bucket, piece, k);
-        append_run(runs,
-                   {.tensor = piece.tensor,
-                    .array = form.name,
-                    .first = piece.in_tensor.offset(),
-                    .count = piece.count,
-                    .dtype = form.dtype,
-                    .memory = array.first,
-                    .limit = k == 0 ? types.parameter : DType::u8});
-      });
+    parts.held.trained(own ? Extent::owned : Extent::updated, [&](Piece const& piece) {
+      if (left_out(piece)) return;
+      ArrayRun run = run_of(piece, types.arrays[k].name, piece.array(k));
+      if (k == 0) run.limit = types.parameter;
+      append_run(runs, run);
     });
   }
-  auto const ranks = static_cast<std::uint64_t>(parts.comm().size());
-  auto const& places = parts.partition.placement().places();
-  for (std::size_t t = 0; t < places.size(); ++t) {
-    if (!places[t].frozen || places[t].storage != t || left_out(t)) continue;
-    std::uint64_t const share = own ? ceil_div(places[t].count, ranks) : places[t].count;
-    std::uint64_t const first =
-        own ? (std::min)(places[t].count, share * static_cast<std::uint64_t>(rank)) : 0;
-    std::uint64_t const count = (std::min)(share, places[t].count - first);
-    if (count == 0) continue;
-    append_run(runs,
-               {.tensor = t,
-                .array = parameter_array,
-                .first = first,
-                .count = count,
-                .dtype = types.parameter,
-                .memory = parts.parameters.tensor(t).at(first)});
-  }
+  parts.held.frozen(own ? Extent::owned : Extent::read, [&](Piece const& piece) {
+    if (!left_out(piece)) append_run(runs, run_of(piece, parameter_array, piece.parameter()));
+  });
   std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
     return size_of(a.dtype) > size_of(b.dtype);
   });

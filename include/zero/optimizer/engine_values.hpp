@@ -237,12 +237,10 @@ ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
   bool const has_master = parts_->kernels.types().has_master();
   parts_->refresh.settle();
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts_->partition.for_each_segment(parts_->states.updated(bucket), [&](Segment const& piece) {
-      if (!has_master || (!tensors.empty() && !tensors[piece.tensor])) return;
+    parts_->held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
+      if (!has_master || (!tensors.empty() && !tensors[piece.tensor()])) return;
       parts_->kernels.parameter_from_master(
-          parts_->parameters.segment(bucket, piece),
-          parts_->states.master(bucket, piece, parts_->parameters).first,
-          static_cast<std::size_t>(piece.count));
+          piece.parameter().first, piece.master().first, piece.count());
     });
     parts_->refresh.after_update(bucket);
   });

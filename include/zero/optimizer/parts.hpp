@@ -8,6 +8,7 @@
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/arena.hpp"
 #include "zero/optimizer/held/arrays.hpp"
+#include "zero/optimizer/held/held_arrays.hpp"
 #include "zero/optimizer/held/staging.hpp"
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/setup/rank_agreement.hpp"
@@ -95,6 +96,7 @@ struct Parts : Model {
   StepControl* control;
   TensorCounts tensor_counts;
   StateStore states;
+  HeldArrays held;
   Staging staging;
   GradientNorm norm;
   Presence presence;
@@ -129,6 +131,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
              policies.types,
              elements,
              arena),
+      held(comm(), partition, policies.types, parameters, states),
       staging(partition, elements, arena),
       norm(comm().rank(),
            partition,

@@ -174,23 +174,13 @@ class StateStore {
   [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
     return shares_ ? bucket.share(rank_) : bucket.whole();
   }
-  /// Master weights of a piece of that range.
-  ZERO_APART [[nodiscard]] Array master(BucketSpan const& bucket,
-                                        Segment const& piece,
-                                        ParameterStore const& parameters) const {
-    if (arrays_[0].first == nullptr) return {parameters.segment(bucket, piece), arrays_[0].dtype};
-    return arrays_[0].from(place(bucket)).from(piece.in_range);
-  }
-  /// The k-th array of a piece of that range: from 1 on the rule's states.
-  [[nodiscard]] Array state(BucketSpan const& bucket, Segment const& piece, std::size_t k) const {
-    return arrays_[k].from(place(bucket)).from(piece.in_range);
+  /// Where the k-th array has that range; not where it has no memory of its own. Nobody else knows
+  /// where arrays lie.
+  [[nodiscard]] Array at(BucketSpan const& bucket, std::size_t k) const noexcept {
+    return arrays_[k].from(shares_ ? bucket.in_shards() : bucket.in_full());
   }
 
  private:
-  [[nodiscard]] Place place(BucketSpan const& bucket) const noexcept {
-    return shares_ ? bucket.in_shards() : bucket.in_full();
-  }
-
   int rank_;
   bool shares_;
   std::vector<Array> arrays_;  ///< the first null where parameters are their own masters

@@ -131,7 +131,7 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
         if (!parts.parameters.shares() || updates) {
           parameter = {parts.parameters.segment(bucket, piece), parts.parameters.dtype()};
         }
-        if (has_master && updates) master = parts.states.master(bucket, piece, parts.parameters);
+        if (has_master && updates) master = parts.states.at(bucket, 0).from(piece.in_range);
         loader.load(
             piece.tensor, piece.in_tensor.offset(), piece.count, nullptr, parameter, master);
       });

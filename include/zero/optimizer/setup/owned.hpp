@@ -28,40 +28,35 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
   constexpr std::uint64_t chunk = std::uint64_t{1} << 18;
   AnySpace const& space = parts.space();
   parts.now.refused = none_refused;
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      Slice const& slice = parts.slices[piece.tensor];
-      // The masters, and the states behind them.
-      std::vector<Array> arrays{parts.states.master(bucket, piece, parts.parameters)};
-      for (std::size_t k = 1; k < parts.states.arrays(); ++k) {
-        arrays.push_back(parts.states.state(bucket, piece, k));
+  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+    Slice const& slice = parts.slices[piece.tensor()];
+    // The masters, and the states behind them.
+    std::vector<Array> arrays;
+    for (std::size_t k = 0; k < parts.states.arrays(); ++k) arrays.push_back(piece.array(k));
+    std::vector<void*> memory(arrays.size());
+    std::vector<std::vector<std::byte>> copies(space.host_accessible() ? 0 : arrays.size());
+    for (std::uint64_t done = 0; done < piece.count();) {
+      std::uint64_t const count =
+          copies.empty() ? piece.count() : (std::min)(chunk, piece.count() - done);
+      for (std::size_t a = 0; a < arrays.size(); ++a) {
+        memory[a] = arrays[a].at(done);
+        if (copies.empty()) continue;
+        copies[a].resize(arrays[a].bytes(count));
+        memory[a] = copies[a].data();
+        space.download(memory[a], arrays[a].at(done), copies[a].size());
       }
-      std::vector<void*> memory(arrays.size());
-      std::vector<std::vector<std::byte>> copies(space.host_accessible() ? 0 : arrays.size());
-      for (std::uint64_t done = 0; done < piece.count;) {
-        std::uint64_t const count =
-            copies.empty() ? piece.count : (std::min)(chunk, piece.count - done);
-        for (std::size_t a = 0; a < arrays.size(); ++a) {
-          memory[a] = arrays[a].at(done);
-          if (copies.empty()) continue;
-          copies[a].resize(arrays[a].bytes(count));
-          memory[a] = copies[a].data();
-          space.download(memory[a], arrays[a].at(done), copies[a].size());
-        }
-        OwnedRun const run{
-            .tensor = &parts.described[slice.described],
-            .first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset() + done),
-            .count = static_cast<std::size_t>(count),
-            .master = memory.front(),
-            .states = std::span(memory).subspan(1)};
-        visit(run);
-        if (fills) fit(parts, parts.overflow, arrays.front().dtype, run);
-        for (std::size_t a = 0; fills && a < copies.size(); ++a) {
-          space.upload(arrays[a].at(done), memory[a], copies[a].size());
-        }
-        done += count;
+      OwnedRun const run{.tensor = &parts.described[slice.described],
+                         .first = static_cast<std::size_t>(slice.first + piece.first() + done),
+                         .count = static_cast<std::size_t>(count),
+                         .master = memory.front(),
+                         .states = std::span(memory).subspan(1)};
+      visit(run);
+      if (fills) fit(parts, parts.overflow, arrays.front().dtype, run);
+      for (std::size_t a = 0; fills && a < copies.size(); ++a) {
+        space.upload(arrays[a].at(done), memory[a], copies[a].size());
       }
-    });
+      done += count;
+    }
   });
 }
 

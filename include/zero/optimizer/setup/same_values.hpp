@@ -243,29 +243,32 @@ ZERO_BODY void refuse_values(Ranks& ranks,
         .group = std::string(ranks.name())});
 }
 
+/// Adds the hashes of a piece's parameters and, where they have any, masters.
+/// @param word  where they belong, in the space
+ZERO_APART ZERO_COLD void hash_parameters(Parts& parts, Piece const& piece, std::uint64_t* word) {
+  parts.kernels.hash_parameters(
+      word, piece.parameter().first, piece.count(), hash_place(piece.tensor(), piece.first()));
+}
+ZERO_APART ZERO_COLD void hash_masters(Parts& parts, Piece const& piece, std::uint64_t* word) {
+  if (!parts.held.types().has_master()) return;
+  parts.kernels.hash_masters(word,
+                             piece.master().first,
+                             piece.count(),
+                             (std::uint64_t{1} << 63) + hash_place(piece.tensor(), piece.first()));
+}
+
 /// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
 /// @param to  `to(t)` is where those of tensor t belong, in the space
 template <class To>
 ZERO_COLD void hash_held(Parts& parts, To const& to) {
-  constexpr std::uint64_t masters = std::uint64_t{1} << 63;
-  for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.place(t);
-    if (place.storage != t || place.count == 0) continue;
-    if (parts.parameters.shares() && !place.frozen) continue;
-    parts.kernels.hash_parameters(to(t),
-                                  parts.parameters.tensor(t).first,
-                                  static_cast<std::size_t>(place.count),
-                                  hash_place(t, 0));
-  }
-  if (!parts.kernels.types().has_master() || parts.states.shares()) return;
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      parts.kernels.hash_masters(to(piece.tensor),
-                                 parts.states.master(bucket, piece, parts.parameters).first,
-                                 static_cast<std::size_t>(piece.count),
-                                 masters + hash_place(piece.tensor, piece.in_tensor.offset()));
-    });
-  });
+  auto const parameters = [&](Piece const& piece) {
+    hash_parameters(parts, piece, to(piece.tensor()));
+  };
+  if (!parts.parameters.shares()) parts.held.trained(Extent::read, parameters);
+  parts.held.frozen(Extent::read, parameters);
+  if (parts.states.shares()) return;
+  parts.held.trained(Extent::updated,
+                     [&](Piece const& piece) { hash_masters(parts, piece, to(piece.tensor())); });
 }
 
 ZERO_BODY void compare_held(Parts& parts, bool set) {
@@ -297,35 +300,21 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
 ZERO_BODY void compare_replicated(Parts& parts) {
   Ranks& model = *parts.groups.model();
   AnySpace const& space = parts.space();
-  Kernels const& kernels = parts.kernels;
   TensorHashes hashes(parts.tensors.size());
   std::size_t const bytes = hashes.size() * sizeof(hashes[0]);
   if (bytes == 0) return;
   Arena::Scratch const scratch(parts.arena, bytes);
   auto* const words = static_cast<std::uint64_t*>(scratch.data());
   space.zero(words, bytes);
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      if (parts.tensors[piece.tensor].partitioned) return;
-      std::uint64_t* const word = words + piece.tensor;
-      std::uint64_t const first = hash_place(piece.tensor, piece.in_tensor.offset());
-      auto const count = static_cast<std::size_t>(piece.count);
-      kernels.hash_parameters(word, parts.parameters.segment(bucket, piece), count, first);
-      if (!kernels.types().has_master()) return;
-      kernels.hash_masters(word,
-                           parts.states.master(bucket, piece, parts.parameters).first,
-                           count,
-                           (std::uint64_t{1} << 63) + first);
-    });
+  auto const alike = [&](Piece const& piece) { return !parts.tensors[piece.tensor()].partitioned; };
+  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+    if (!alike(piece)) return;
+    hash_parameters(parts, piece, words + piece.tensor());
+    hash_masters(parts, piece, words + piece.tensor());
   });
-  for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.place(t);
-    if (!place.frozen || place.storage != t || parts.tensors[t].partitioned) continue;
-    kernels.hash_parameters(words + t,
-                            parts.parameters.tensor(t).first,
-                            static_cast<std::size_t>(place.count),
-                            hash_place(t, 0));
-  }
+  parts.held.frozen(Extent::read, [&](Piece const& piece) {
+    if (alike(piece)) hash_parameters(parts, piece, words + piece.tensor());
+  });
   space.download(hashes.data(), words, bytes);
   Hash all;
   for (std::uint64_t const hash : hashes) all.add(hash);
@@ -339,16 +328,14 @@ ZERO_BODY void compare_masters(Parts& parts) {
   std::uint64_t first = none;
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   parts.space().upload(word, &first, sizeof(first));
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+  parts.held.trained(Extent::updated, [&](Piece const& piece) {
     // Lent parameters that nobody has adopted yet have no masters.
     if (!parts.now.values_set) return;
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      parts.kernels.find_unrounded(word,
-                                   parts.parameters.segment(bucket, piece),
-                                   parts.states.master(bucket, piece, parts.parameters).first,
-                                   static_cast<std::size_t>(piece.count),
-                                   hash_place(piece.tensor, piece.in_tensor.offset()));
-    });
+    parts.kernels.find_unrounded(word,
+                                 piece.parameter().first,
+                                 piece.master().first,
+                                 piece.count(),
+                                 hash_place(piece.tensor(), piece.first()));
   });
   parts.space().download(&first, word, sizeof(first));
   RankWords const ranks(parts.groups.world(), parts.arena, parts.control->words);

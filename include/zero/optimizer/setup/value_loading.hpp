@@ -122,44 +122,36 @@ ZERO_BODY void load(Parts& parts,
   Partition const& partition = parts.partition;
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
-  DType const dtype = parts.parameters.dtype();
   Loader loader(parts, values, overflow);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
-    auto const range = [&](Range asked, auto const& address, auto const& hash) {
-      partition.for_each_segment(asked, [&](Segment const& piece) {
-        if (loaded != nullptr && !(*loaded)[piece.tensor]) return;
-        loader.load(piece.tensor,
-                    piece.in_tensor.offset(),
-                    piece.count,
-                    hash(piece.tensor),
-                    address(piece));
-      });
+    auto const asked = [&](std::size_t t) { return loaded == nullptr || (*loaded)[t]; };
+    auto const parameter = [&](Piece const& piece, std::uint64_t* hash) {
+      Array const to = stores ? piece.parameter() : Array();
+      loader.load(piece.tensor(), piece.first(), piece.count(), hash, to);
     };
     partition.for_each_bucket([&](BucketSpan const& bucket) {
-      auto const segment = [&](Segment const& piece) -> Array {
-        if (!stores) return {};
-        return {parts.parameters.segment(bucket, piece), dtype};
-      };
-      range(parts.parameters.held(bucket, rank), segment, own);
+      parts.held.of_bucket(bucket, Extent::read, [&](Piece const& piece) {
+        if (asked(piece.tensor())) parameter(piece, own(piece.tensor()));
+      });
       if (has_master && stores) {
-        auto const master = [&](Segment const& piece) {
-          return parts.states.master(bucket, piece, parts.parameters);
-        };
-        auto const none = [](std::size_t) -> std::uint64_t* { return nullptr; };
-        range(parts.states.updated(bucket), master, none);
+        parts.held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
+          if (!asked(piece.tensor())) return;
+          loader.load(piece.tensor(), piece.first(), piece.count(), nullptr, piece.master());
+        });
       }
       if (!share || ranks == 1) return;
-      auto const nowhere = [](Segment const&) { return Array(); };
-      range(parts.parameters.held(bucket, (rank + 1) % ranks), nowhere, next);
+      partition.for_each_segment(bucket.share((rank + 1) % ranks), [&](Segment const& piece) {
+        std::size_t const t = piece.tensor;
+        if (asked(t)) loader.load(t, piece.in_tensor.offset(), piece.count, next(t), {});
+      });
     });
-    for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-      TensorPlace const& place = partition.place(t);
-      if (!place.frozen || place.storage != t || (loaded != nullptr && !(*loaded)[t])) continue;
+    parts.held.frozen(Extent::read, [&](Piece const& piece) {
+      if (!asked(piece.tensor())) return;
       std::uint64_t hash = 0;
-      loader.load(t, 0, place.count, &hash, stores ? parts.parameters.tensor(t) : Array());
-      *own(t) += hash;
-      *next(t) += hash;
-    }
+      parameter(piece, &hash);
+      *own(piece.tensor()) += hash;
+      *next(piece.tensor()) += hash;
+    });
   };
   std::uint64_t own = 0;
   std::uint64_t next = 0;
@@ -179,13 +171,9 @@ ZERO_BODY void load(Parts& parts,
 
 ZERO_BODY void adopt(Parts const& parts) {
   if (!parts.kernels.types().has_master()) return;
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts.partition.for_each_segment(parts.states.updated(bucket), [&](Segment const& piece) {
-      parts.kernels.master_from_parameter(
-          parts.states.master(bucket, piece, parts.parameters).first,
-          parts.parameters.segment(bucket, piece),
-          static_cast<std::size_t>(piece.count));
-    });
+  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+    parts.kernels.master_from_parameter(
+        piece.master().first, piece.parameter().first, piece.count());
   });
 }
 

@@ -109,7 +109,8 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
   Run run;
   bool const has_master = kernels_.types().has_master();
   model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
-    Array const master = states_->master(bucket, piece, *parameters_);
+    Array const parameter{parameters_->segment(bucket, piece), parameters_->dtype()};
+    Array const master = has_master ? states_->at(bucket, 0).from(piece.in_range) : parameter;
     auto* const gradient = gradients.at(piece.in_range);
     Run next;
     next.arrays = {.master = master.first,
@@ -121,14 +122,13 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     next.tensor = piece.tensor;
     next.own = presence_->may_have_rested(piece.tensor);
     if (has_master) {
-      Array const parameter{parameters_->segment(bucket, piece), parameters_->dtype()};
       next.arrays.parameter = parameter.first;
       next.parameter_end = parameter.at(piece.count);
     }
     if (extend(run, next)) return;
     update(run);
     for (std::size_t k = 0; k < state_.size(); ++k) {
-      state_[k] = states_->state(bucket, piece, k + 1).first;
+      state_[k] = states_->at(bucket, k + 1).at(piece.in_range);
     }
     run = next;
   });

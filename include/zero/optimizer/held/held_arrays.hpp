@@ -1,0 +1,139 @@
+/// @file
+/// The one walk through all that a rank holds of tensors, run by run.
+#pragma once
+
+#include "zero/base/bytes.hpp"
+#include "zero/base/config.hpp"
+#include "zero/layout/partition.hpp"
+#include "zero/layout/storage_types.hpp"
+#include "zero/optimizer/held/arrays.hpp"
+#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/tables/communicator_calls.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline ZERO_NAMESPACE::detail {
+
+/// Which elements are walked through.
+enum class Extent : std::uint8_t {
+  updated,  ///< what this rank updates
+  owned,    ///< what it owns: each element is one rank's
+  read      ///< what it holds the parameters of
+};
+
+class HeldArrays;
+
+/// Elements of one tensor that lie behind each other in whatever a rank holds of them.
+class Piece {
+ public:
+  [[nodiscard]] std::size_t tensor() const noexcept { return at_.tensor; }
+  /// The first of them in the tensor.
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
+  [[nodiscard]] std::size_t count() const noexcept { return static_cast<std::size_t>(at_.count); }
+  /// Their parameters.
+  ZERO_APART [[nodiscard]] Array parameter() const;
+  /// Their part of the k-th array that the rule works on, unless the extent is `read`.
+  ZERO_APART [[nodiscard]] Array array(std::size_t k) const;
+  /// What the rule changes: their parameters, where there is no master beside them.
+  ZERO_APART [[nodiscard]] Array master() const { return array(0); }
+
+ private:
+  friend HeldArrays;
+  Piece(HeldArrays const& held, BucketSpan const* bucket, Segment const& at, std::uint64_t first)
+      : held_(&held), bucket_(bucket), at_(at), first_(first) {}
+
+  HeldArrays const* held_;
+  BucketSpan const* bucket_;  ///< null of a frozen tensor
+  Segment at_;
+  std::uint64_t first_;
+};
+
+/// Where parameters, masters and states of one rank lie, piece by piece. Whoever loads, saves,
+/// compares or shows them walks through them here.
+class HeldArrays {
+ public:
+  HeldArrays(Ranks const& ranks,
+             Partition const& partition,
+             StorageTypes const& types,
+             ParameterStore const& parameters,
+             StateStore const& states) noexcept
+      : rank_(ranks.rank()),
+        ranks_(ranks.size()),
+        partition_(&partition),
+        types_(&types),
+        parameters_(&parameters),
+        states_(&states) {}
+
+  [[nodiscard]] StorageTypes const& types() const noexcept { return *types_; }
+
+  /// Calls `visit(Piece const&)` for all of one bucket, in the order of the logical space.
+  template <class Visit>
+  void of_bucket(BucketSpan const& bucket, Extent extent, Visit const& visit) const {
+    // Arrays are as long as what is updated.
+    Range const whole =
+        extent == Extent::read ? parameters_->held(bucket, rank_) : states_->updated(bucket);
+    Range const part = extent == Extent::owned ? bucket.share(rank_) : whole;
+    partition_->for_each_segment(part, whole, [&](Segment const& at) {
+      visit(Piece(*this, &bucket, at, at.in_tensor.offset()));
+    });
+  }
+  /// The same for all buckets.
+  template <class Visit>
+  void trained(Extent extent, Visit const& visit) const {
+    partition_->for_each_bucket(
+        [&](BucketSpan const& bucket) { of_bucket(bucket, extent, visit); });
+  }
+  /// The same for frozen tensors, which every rank holds all of, in the order in which they were
+  /// described.
+  template <class Visit>
+  void frozen(Extent extent, Visit const& visit) const {
+    auto const& places = partition_->placement().places();
+    for (std::size_t t = 0; t < places.size(); ++t) {
+      if (!places[t].frozen || places[t].storage != t) continue;
+      Part const part = part_of(places[t].count, extent);
+      if (part.count > 0) visit(Piece(*this, nullptr, {t, {}, {}, part.count}, part.first));
+    }
+  }
+
+ private:
+  friend Piece;
+  /// Of the elements of a frozen tensor.
+  struct Part {
+    std::uint64_t first;
+    std::uint64_t count;
+  };
+  ZERO_APART [[nodiscard]] Part part_of(std::uint64_t count, Extent extent) const noexcept;
+
+  int rank_;
+  int ranks_;
+  Partition const* partition_;
+  StorageTypes const* types_;
+  ParameterStore const* parameters_;
+  StateStore const* states_;
+};
+
+#if ZERO_BODIES
+
+ZERO_BODY Array Piece::parameter() const {
+  ParameterStore const& parameters = *held_->parameters_;
+  if (bucket_ == nullptr) return parameters.tensor(at_.tensor).from(first_);
+  return {parameters.segment(*bucket_, at_), parameters.dtype()};
+}
+
+ZERO_BODY Array Piece::array(std::size_t k) const {
+  if (held_->types_->arrays[k].coding == Coding::parameter) return parameter();
+  return held_->states_->at(*bucket_, k).from(at_.in_range);
+}
+
+ZERO_BODY HeldArrays::Part HeldArrays::part_of(std::uint64_t count, Extent extent) const noexcept {
+  if (extent != Extent::owned) return {0, count};
+  std::uint64_t const share = ceil_div(count, static_cast<std::uint64_t>(ranks_));
+  std::uint64_t const first = (std::min)(count, share * static_cast<std::uint64_t>(rank_));
+  return {first, (std::min)(share, count - first)};
+}
+
+#endif
+
+}  // namespace zero::inline ZERO_NAMESPACE::detail
