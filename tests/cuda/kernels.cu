@@ -41,6 +41,10 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
+template void zero::device::add_hash(
+    Queue const&, std::uint64_t*, std::uint8_t const*, std::size_t, std::uint64_t);
+template void zero::device::add_hash(
+    Queue const&, std::uint64_t*, double const*, std::size_t, std::uint64_t);
 template void zero::device::call(Queue const&, zero::detail::WriteStepWords const&);
 template void zero::device::call(Queue const&, zero::detail::Conclude const&);
 template void zero::device::call(Queue const&, zero::detail::Join const&);

@@ -53,7 +53,7 @@ std::vector<T> numbers(std::size_t count, unsigned seed) {
   std::vector<T> result(count);
   for (T& value : result) {
     if constexpr (std::is_integral_v<T>) {
-      value = static_cast<T>(random() % 2'000'001) - 1'000'000;
+      value = static_cast<T>(static_cast<std::int64_t>(random() % 2'000'001) - 1'000'000);
       continue;
     }
     float const mantissa = static_cast<float>(random() >> 8) / 16777216.f - 0.5f;
@@ -238,6 +238,7 @@ TEST_CASE_FIXTURE(OneStream, "cuda: hashes are the host's") {
   check_hash<float>(space);
   check_hash<zero::bf16>(space);
   check_hash<double>(space);
+  check_hash<std::uint8_t>(space);
 }
 
 template <class P>

@@ -21,8 +21,8 @@ namespace detail {
 
 /// An integer as wide as an element.
 template <class T>
-using BitsOf = std::conditional_t<sizeof(T) == 2,
-                                  std::uint16_t,
+using BitsOf = std::conditional_t<sizeof(T) <= 2,
+                                  std::conditional_t<sizeof(T) == 1, std::uint8_t, std::uint16_t>,
                                   std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
 
 /// The representation of an element.

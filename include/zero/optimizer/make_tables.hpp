@@ -130,13 +130,22 @@ struct SpaceFunctions {
   static void add_squares(void const* space, ExactSum* sum, void const* x, std::size_t count) {
     of(space).add_squares(sum, static_cast<T const*>(x), count);
   }
-  template <class T>
   static void add_hash(void const* space,
                        std::uint64_t* hash,
                        void const* x,
+                       std::size_t element,
                        std::size_t count,
                        std::uint64_t first) {
-    of(space).add_hash(hash, static_cast<T const*>(x), count, first);
+    auto const add = [&]<class T>(T const* typed) {
+      of(space).add_hash(hash, typed, count, first);
+    };
+    // A type for each width: bits alone count.
+    switch (element) {
+      case 1: return add(static_cast<std::uint8_t const*>(x));
+      case 2: return add(static_cast<bf16 const*>(x));
+      case 4: return add(static_cast<float const*>(x));
+      default: return add(static_cast<double const*>(x));
+    }
   }
   template <class P, class M>
   static void find_unrounded(void const* space,
@@ -343,8 +352,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .sums_from_wire = nullptr,
                     .add_wire_to_sums = nullptr,
                     .add_squares = F::template add_squares<Gradient>,
-                    .hash_parameters = F::template add_hash<Parameter>,
-                    .hash_masters = nullptr,
+                    .add_hash = F::add_hash,
                     .find_unrounded = nullptr,
                     .in_double = std::same_as<Real, double>,
                     .scalar_bytes = sizeof(BasicStepScalars<Real>),
@@ -355,7 +363,6 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   if constexpr (has_master<P>) {
     calls.parameter_from_master = F::template convert<Parameter, Master>;
     calls.master_from_parameter = F::template convert<Master, Parameter>;
-    calls.hash_masters = F::template add_hash<Master>;
     calls.find_unrounded = F::template find_unrounded<Parameter, Master>;
   }
   if constexpr (sums) {

@@ -89,6 +89,7 @@ void check_hash() {
     std::swap(other[i] = x[i], other[(i + 1) % x.size()]);
     REQUIRE((hash(other) == whole) == (x[i] == x[(i + 1) % x.size()]));
   }
+  if constexpr (std::is_integral_v<T>) return;
   x[0] = static_cast<T>(-0.f);
   CHECK(hash(x) != whole);
 }
@@ -185,6 +186,7 @@ TEST_CASE("a hash tells arrays apart by every element and its place, and is the 
   check_hash<double>();
   check_hash<zero::bf16>();
   check_hash<zero::fp16>();
+  check_hash<std::uint8_t>();
 }
 
 }  // namespace norm_test

@@ -185,8 +185,8 @@ ZERO_BODY std::uint64_t first_apart(Parts& parts, std::size_t t) {
   auto const same = [&](std::uint64_t begin, std::uint64_t end) {
     std::uint64_t hash = 0;
     space.zero(word, sizeof(hash));
-    parts.kernels.hash_parameters(
-        word, parts.parameters.tensor(t).at(begin), static_cast<std::size_t>(end - begin), begin);
+    parts.kernels.add_hash(
+        word, parts.parameters.tensor(t).from(begin), static_cast<std::size_t>(end - begin), begin);
     space.download(&hash, word, sizeof(hash));
     return control_words(parts).unanimous(hash);
   };
@@ -246,15 +246,15 @@ ZERO_BODY void refuse_values(Ranks& ranks,
 /// Adds the hashes of a piece's parameters and, where they have any, masters.
 /// @param word  where they belong, in the space
 ZERO_APART ZERO_COLD void hash_parameters(Parts& parts, Piece const& piece, std::uint64_t* word) {
-  parts.kernels.hash_parameters(
-      word, piece.parameter().first, piece.count(), hash_place(piece.tensor(), piece.first()));
+  parts.kernels.add_hash(
+      word, piece.parameter(), piece.count(), hash_place(piece.tensor(), piece.first()));
 }
 ZERO_APART ZERO_COLD void hash_masters(Parts& parts, Piece const& piece, std::uint64_t* word) {
   if (!parts.held.types().has_master()) return;
-  parts.kernels.hash_masters(word,
-                             piece.master().first,
-                             piece.count(),
-                             (std::uint64_t{1} << 63) + hash_place(piece.tensor(), piece.first()));
+  parts.kernels.add_hash(word,
+                         piece.master(),
+                         piece.count(),
+                         (std::uint64_t{1} << 63) + hash_place(piece.tensor(), piece.first()));
 }
 
 /// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.

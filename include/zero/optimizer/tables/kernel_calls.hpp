@@ -9,6 +9,7 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/layout/storage_types.hpp"
+#include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/step/decision.hpp"
 
 #include <cstddef>
@@ -81,11 +82,6 @@ struct UpdateBuffers {
 /// for its first argument.
 struct KernelCalls {
   using Convert = void(void const* space, void* out, void const* in, std::size_t count);
-  using Hash = void(void const* space,
-                    std::uint64_t* hash,
-                    void const* x,
-                    std::size_t count,
-                    std::uint64_t first);
 
   StorageTypes types;
   DType gradient;  ///< of reduced gradients
@@ -98,8 +94,13 @@ struct KernelCalls {
   Convert* sums_from_wire;  ///< both null: no sums
   Convert* add_wire_to_sums;
   void (*add_squares)(void const* space, ExactSum* sum, void const* gradients, std::size_t count);
-  Hash* hash_parameters;
-  Hash* hash_masters;  ///< both null: no separate master
+  /// Of elements of any type, by the bytes that they have.
+  void (*add_hash)(void const* space,
+                   std::uint64_t* hash,
+                   void const* x,
+                   std::size_t element,
+                   std::size_t count,
+                   std::uint64_t first);
   void (*find_unrounded)(void const* space,
                          std::uint64_t* first,
                          void const* parameter,
@@ -153,17 +154,8 @@ class Kernels {
   void add_squares(ExactSum* sum, void const* gradients, std::size_t count) const {
     calls_->add_squares(space_, sum, gradients, count);
   }
-  void hash_parameters(std::uint64_t* hash,
-                       void const* x,
-                       std::size_t count,
-                       std::uint64_t first) const {
-    calls_->hash_parameters(space_, hash, x, count, first);
-  }
-  void hash_masters(std::uint64_t* hash,
-                    void const* x,
-                    std::size_t count,
-                    std::uint64_t first) const {
-    calls_->hash_masters(space_, hash, x, count, first);
+  void add_hash(std::uint64_t* hash, Array const& x, std::size_t count, std::uint64_t first) const {
+    calls_->add_hash(space_, hash, x.first, size_of(x.dtype), count, first);
   }
   void find_unrounded(std::uint64_t* first,
                       void const* parameter,
