@@ -43,14 +43,13 @@ std::vector<std::string> with_stages(std::string first, std::vector<Planned> con
 
 /// The paper's formula for the model states.
 std::uint64_t formula(Planned const& of) {
-  zero::StorageChoice const& choice = of.plan.optimizer.storage;
-  zero::ModelStates const states{
-      .parameter = size_of(choice.types.parameter),
-      .gradient = size_of(choice.types.wire),
-      .optimizer = choice.types.master_bytes() + choice.types.state_bytes()};
+  zero::StorageTypes const& types = of.plan.optimizer.types.front();
+  zero::ModelStates const states{.parameter = size_of(types.parameter),
+                                 .gradient = size_of(types.wire),
+                                 .optimizer = types.master_bytes() + types.state_bytes()};
   return model_state_bytes(of.plan.optimizer.trained_elements,
                            static_cast<std::uint64_t>(of.setup.models()),
-                           choice.sharding,
+                           of.plan.optimizer.storage.sharding,
                            states)
       .whole;
 }

@@ -124,7 +124,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
   auto const N = static_cast<std::uint64_t>(setup.models());
   for (DevicePlan const& plan : plans) {
     auto const& sent_each = plan.optimizer.sent;
-    std::uint64_t const wire = size_of(plan.optimizer.storage.types.wire);
+    std::uint64_t const wire = size_of(plan.optimizer.types.front().wire);
     auto const blocks = [&](std::uint64_t sent) {
       auto const here = static_cast<std::uint64_t>(per_node / groups);
       return zero::detail::NodeBlocks{.ranks = N,
@@ -149,7 +149,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
 std::string automatic(Setup const& setup, DevicePlan const& plan, int per_node) {
   auto const N = static_cast<std::uint64_t>(setup.models());
   auto const here = static_cast<std::uint64_t>(per_node / setup.model_parallel);
-  std::uint64_t const element = size_of(plan.optimizer.storage.types.wire);
+  std::uint64_t const element = size_of(plan.optimizer.types.front().wire);
   zero::detail::NodeBlocks const bucket{.ranks = N,
                                         .here = here,
                                         .nodes = N / here,

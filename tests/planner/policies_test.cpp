@@ -74,8 +74,8 @@ TEST_CASE("every combination of names is the policies of these names") {
           zero::Sharding const& sharding = plan.storage.sharding;
           CHECK(int{sharding.optimizer} + int{sharding.gradients} + int{sharding.parameters} ==
                 (stage == "replicated" ? 0 : 1 + std::count(stage.begin(), stage.end(), '+')));
-          CHECK(size_of(plan.storage.types.parameter) == (precision == "fp32" ? 4 : 2));
-          CHECK(plan.storage.types.master_bytes() == (precision == "fp32" ? 0 : 4));
+          CHECK(size_of(plan.types.front().parameter) == (precision == "fp32" ? 4 : 2));
+          CHECK(plan.types.front().master_bytes() == (precision == "fp32" ? 0 : 4));
           CHECK(plan.storage.full_gradients == (accumulation == "full"));
           CHECK(plan.storage.reduced_shard == (accumulation == "shard"));
         }

@@ -89,7 +89,7 @@ template <class Placement>
 
 /// What depends on batch and activations; the optimizer's plan is there.
 inline void plan_activations(Setup const& setup, DevicePlan& plan) {
-  std::uint64_t const width = size_of(plan.optimizer.storage.types.parameter);
+  std::uint64_t const width = size_of(plan.optimizer.types.front().parameter);
   plan.checkpoints = plan_checkpoints(setup);
   plan.working = working_bytes(setup, width);
   auto const parts = static_cast<std::uint64_t>(setup.model_parallel);

@@ -272,7 +272,7 @@ class COptimizer {
             .model = {},
             .space_calls = &zero::detail::space_calls<space::Host>,
             .space = &space_,
-            .kernels = entry_.kernels,
+            .kernels = &entry_.kernels,
             .rule_calls = entry_.rule.calls,
             .rule = rule_.get(),
             .allocator = rank.allocator(),

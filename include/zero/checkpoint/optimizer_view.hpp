@@ -71,14 +71,13 @@ ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts)
 #if ZERO_OPTIONAL_BODIES
 
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
-  StorageTypes const& types = parts.policies.types;
   std::vector<ArrayRun> runs;
   auto const left_out = [&](Piece const& piece) { return own && !parts.counts(piece.tensor()); };
-  for (std::size_t k = 0; k < types.arrays.size(); ++k) {
+  for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
     parts.held.trained(own ? Extent::owned : Extent::updated, [&](Piece const& piece) {
       if (left_out(piece)) return;
-      ArrayRun run = run_of(piece, types.arrays[k].name, piece.array(k));
-      if (k == 0) run.limit = types.parameter;
+      ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.array(k));
+      if (k == 0) run.limit = piece.types().parameter;
       append_run(runs, run);
     });
   }

@@ -24,7 +24,7 @@ enum class Merge : std::uint8_t {
 namespace detail {
 
 /// The number of the group that each cluster is in, from 0 on and ascending. Tied clusters are
-/// groups of their own.
+/// groups of their own, and a group is of one kind.
 /// @param bucket_elements  of a full bucket
 /// @param smallest  elements of the smallest bucket, of which all are multiples
 ZERO_APART [[nodiscard]] ZERO_COLD std::vector<std::size_t> group_clusters(
@@ -32,8 +32,8 @@ ZERO_APART [[nodiscard]] ZERO_COLD std::vector<std::size_t> group_clusters(
 
 /// What is gathered for some neighbouring units.
 struct Gathered {
-  std::uint64_t padded = 0;         ///< elements that no other units use
-  std::vector<std::size_t> tied{};  ///< clusters beside them that others use as well, ascending
+  std::uint64_t padded = 0;           ///< elements that no other units use
+  std::vector<std::size_t> beside{};  ///< clusters of another kind, or tied, ascending
 
   /// Is the other one brought along at no cost, if both together have so many elements?
   ZERO_APART [[nodiscard]] bool takes_in(Gathered const& other, std::uint64_t together) const;
@@ -45,7 +45,7 @@ struct Gathered {
 
 ZERO_BODY bool detail::Gathered::takes_in(Gathered const& other, std::uint64_t together) const {
   return together <= padded && other.padded > 0 &&
-         std::includes(tied.begin(), tied.end(), other.tied.begin(), other.tied.end());
+         std::includes(beside.begin(), beside.end(), other.beside.begin(), other.beside.end());
 }
 
 ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& placement,
@@ -53,41 +53,53 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
                                                           std::uint64_t bucket_elements,
                                                           std::uint64_t smallest) {
   auto const& clusters = placement.clusters();
-  std::uint64_t largest = 0;
-  std::vector<std::vector<std::size_t>> tied(static_cast<std::size_t>(placement.unit_count()));
-  for (std::size_t c = 0; c < clusters.size(); ++c) {
-    if (!clusters[c].tied) largest = (std::max)(largest, clusters[c].count);
-    // What is tied and empty is not gathered.
-    if (!clusters[c].tied || clusters[c].count == 0 || merge != Merge::into_padding) continue;
-    for (int const unit : clusters[c].units) tied[static_cast<std::size_t>(unit)].push_back(c);
+  auto const units = static_cast<std::size_t>(placement.unit_count());
+  std::vector<std::uint64_t> largest(placement.kind_count(), 0);
+  std::vector<std::size_t> kinds(units, 0);  // of what no other unit uses
+  for (Cluster const& cluster : clusters) {
+    if (cluster.tied || cluster.count == 0) continue;
+    largest[cluster.kind] = (std::max)(largest[cluster.kind], cluster.count);
+    ++kinds[static_cast<std::size_t>(cluster.units.front())];
   }
-  std::uint64_t const limit = merge == Merge::within_largest_unit
-                                  ? (std::min)(bucket_elements, round_up(largest, smallest))
-                                  : bucket_elements;
+  std::vector<std::vector<std::size_t>> beside(units);
+  for (std::size_t c = 0; c < clusters.size() && merge == Merge::into_padding; ++c) {
+    // What is empty is not gathered.
+    if (clusters[c].count == 0) continue;
+    for (int const u : clusters[c].units) {
+      auto const unit = static_cast<std::size_t>(u);
+      if (clusters[c].tied || kinds[unit] > 1) beside[unit].push_back(c);
+    }
+  }
+  auto const limit = [&](std::uint32_t kind) {
+    return merge == Merge::within_largest_unit
+               ? (std::min)(bucket_elements, round_up(largest[kind], smallest))
+               : bucket_elements;
+  };
 
   std::vector<std::size_t> group_of(clusters.size(), 0);
   std::uint64_t begin = 0;
   Gathered group;
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     Cluster const& cluster = clusters[c];
-    bool joins = c > 0 && !cluster.tied && !clusters[c - 1].tied;
+    bool joins =
+        c > 0 && !cluster.tied && !clusters[c - 1].tied && cluster.kind == clusters[c - 1].kind;
     std::uint64_t together = cluster.begin + cluster.count - begin;
     if (merge == Merge::into_padding && !cluster.tied) {
       auto const unit = static_cast<std::size_t>(cluster.units.front());
-      Gathered next{round_up(cluster.count, smallest), tied[unit]};
+      Gathered next{round_up(cluster.count, smallest), beside[unit]};
       if (joins) {
         together = round_up(together, smallest);
         bool const takes_in = group.takes_in(next, together);
         joins = takes_in || next.takes_in(group, together);
-        // A unit between them that is gathered for tied tensors alone would be in their way.
+        // A unit between them that is gathered for other tensors would be in their way.
         auto between = static_cast<std::size_t>(clusters[c - 1].units.back());
-        while (++between < unit) joins = joins && tied[between].empty();
-        if (joins && takes_in) next.tied = std::move(group.tied);
+        while (++between < unit) joins = joins && kinds[between] == 0 && beside[between].empty();
+        if (joins && takes_in) next.beside = std::move(group.beside);
         if (joins) next.padded = together;
       }
       group = std::move(next);
     } else {
-      joins = joins && together <= limit;
+      joins = joins && together <= limit(cluster.kind);
     }
     if (!joins) begin = cluster.begin;
     if (c > 0) group_of[c] = group_of[c - 1] + (joins ? 0 : 1);

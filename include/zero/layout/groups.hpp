@@ -16,10 +16,12 @@ namespace zero::inline ZERO_NAMESPACE {
 /// which the last ones may be padding.
 class BucketSpan {
  public:
-  /// Number of the bucket: an index into `Partition::buckets()`.
+  /// Number of the bucket, in the order in which buckets are updated.
   [[nodiscard]] std::size_t index() const noexcept { return index_; }
   /// Index into `Partition::groups()`.
   [[nodiscard]] std::size_t group() const noexcept { return group_; }
+  /// The storage kind of its tensors.
+  [[nodiscard]] std::size_t kind() const noexcept { return kind_; }
   /// Elements of one rank's share, padding included: a multiple of `block`.
   [[nodiscard]] std::size_t shard() const noexcept { return static_cast<std::size_t>(shard_); }
   /// Elements of all shares, padding included.
@@ -32,9 +34,9 @@ class BucketSpan {
     return {whole_.first() + before, (std::min)(shard_, whole_.count() - before)};
   }
 
-  /// Where it begins in a padded full-size array.
+  /// Where it begins in a padded full-size array of its kind.
   [[nodiscard]] Place in_full() const noexcept { return in_full_; }
-  /// Where its share begins in an array of one rank's shares.
+  /// Where its share begins in an array of one rank's shares of its kind.
   [[nodiscard]] Place in_shards() const noexcept { return in_shards_; }
   /// Where it begins in the padded memory of its group.
   [[nodiscard]] Place in_group() const noexcept { return in_group_; }
@@ -50,6 +52,7 @@ class BucketSpan {
 
   std::size_t index_ = 0;
   std::size_t group_ = 0;
+  std::size_t kind_ = 0;
   std::uint64_t ranks_ = 1;
   std::uint64_t shard_ = 0;
   Range whole_{};
@@ -58,18 +61,19 @@ class BucketSpan {
   Place in_group_{};
 };
 
-/// Tensors whose gradients are complete at the same time: one unit, several small neighbouring
-/// units, or the tensors that one set of units shares.
+/// Tensors of one kind whose gradients are complete at the same time: one unit's, those of several
+/// small neighbouring units, or the tensors that one set of units shares.
 struct BucketGroup {
   Range range{};                    ///< its elements, without padding
-  Place in_full{};                  ///< where it begins in a padded full-size array
-  Place in_shards{};                ///< where its shares begin in an array of one rank's shares
+  Place in_full{};                  ///< where it begins in a padded full-size array of its kind
+  Place in_shards{};                ///< where its shares begin in one of one rank's shares
   std::uint64_t padded = 0;         ///< elements with padding: the sum of its buckets'
   std::uint64_t largest_shard = 0;  ///< elements of one rank's share of its largest bucket
   std::size_t first_bucket = 0;     ///< index into `buckets()`
   std::size_t bucket_count = 0;     ///< buckets that follow each other
   std::vector<int> units{};         ///< units that use it, ascending
   bool tied = false;                ///< tensors of one unit that other units use as well
+  std::uint32_t kind = 0;           ///< of its tensors
 };
 
 /// Neighbouring units whose parameters are gathered together, and stay as long as one of them is in

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -59,7 +60,6 @@ inline constexpr int optimizer_role_count = 9;
 /// The choices that decide memory, reduced from policy types to values.
 struct StorageChoice {
   Sharding sharding{};              ///< which model states are partitioned
-  StorageTypes types{};             ///< in which tensors are held
   bool full_gradients = false;      ///< micro-batches add up in full gradients (AccumulateFull)
   bool reduced_shard = false;       ///< micro-batches add up in the reduced share (AccumulateShard)
   bool borrowed = false;            ///< the trainer lends parameters and gradients
@@ -134,18 +134,23 @@ struct StorageForm {
   return form;
 }
 
-/// Elements per kind of store; the allocation and the plan read the same numbers.
+/// Elements of one storage kind that each store has on a rank.
+struct KindElements {
+  std::uint64_t parameters = 0;
+  std::uint64_t full_gradients = 0;   ///< wire dtype
+  std::uint64_t shard_gradients = 0;  ///< wire dtype
+  std::uint64_t shard_sums = 0;       ///< accumulate dtype
+  std::uint64_t updated = 0;          ///< of each array that a rule works on
+  std::uint64_t gradient_slot = 0;    ///< of one slot of the gradient pool
+  std::uint64_t gradient_slots = 0;   ///< slots of the gradient pool
+  std::uint64_t tied_gradients = 0;   ///< full gradients of tied tensors, beside the slots
+};
+
+/// What each store has on a rank; the allocation and the plan read the same numbers.
 struct StorageElements {
-  std::uint64_t parameters = 0;          ///< trainable ones
-  std::uint64_t frozen = 0;              ///< frozen ones, full-size on every rank
-  std::uint64_t full_gradients = 0;      ///< wire dtype
-  std::uint64_t shard_gradients = 0;     ///< wire dtype
-  std::uint64_t shard_sums = 0;          ///< accumulate dtype
-  std::uint64_t updated = 0;             ///< of each array that a rule works on
-  std::uint64_t gradient_slot = 0;       ///< of one slot of the gradient pool
-  std::uint64_t gradient_slots = 0;      ///< slots of the gradient pool
-  std::uint64_t tied_gradients = 0;      ///< full gradients of tied tensors, beside the slots
-  std::uint64_t gather_slot = 0;         ///< of one slot of the gather pool
+  std::vector<KindElements> kinds{};     ///< by their numbers
+  std::uint64_t frozen = 0;              ///< parameters, full-size on every rank
+  std::uint64_t gather_slot_bytes = 0;   ///< of one slot of the gather pool
   std::uint64_t gather_slots = 0;        ///< slots of the gather pool
   std::uint64_t staging_bytes = 0;       ///< of the largest use
   std::uint64_t control_bytes = 0;       ///< of a step's decisions
@@ -157,17 +162,22 @@ namespace detail {
 /// Reductions that may be under way at once: one fills while one travels.
 inline constexpr std::uint64_t reductions_in_flight = 2;
 
-ZERO_APART void size_gradient_pool(Partition const& partition, StorageElements& elements);
+ZERO_APART void size_gradient_pool(Partition const& partition,
+                                   std::size_t kind,
+                                   KindElements& elements);
 
 ZERO_APART void size_gather_pool(Partition const& partition,
                                  int prefetch,
+                                 KindTypes const& types,
                                  StorageElements& elements);
 
 }  // namespace detail
 
 /// How many elements each store needs on every rank.
+/// @param types  of each kind that the partition has
 ZERO_APART [[nodiscard]] StorageElements storage_elements(Partition const& partition,
-                                                          StorageChoice const& choice);
+                                                          StorageChoice const& choice,
+                                                          KindTypes const& types);
 
 /// Bytes by role.
 class MemoryBytes {
@@ -196,81 +206,92 @@ class MemoryBytes {
 /// and are not counted; they are a few hundred bytes per tensor and per bucket.
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits
 ZERO_APART [[nodiscard]] MemoryBytes memory_bytes(StorageElements const& elements,
-                                                  StorageTypes const& types);
+                                                  KindTypes const& types);
 
 #if ZERO_BODIES
 
 ZERO_BODY StorageElements storage_elements(Partition const& partition,
-                                           StorageChoice const& choice) {
+                                           StorageChoice const& choice,
+                                           KindTypes const& types) {
   if (choice.prefetch < 0) {
     fail(ErrorKind::invalid_argument, "the prefetch depth must be at least 0");
   }
   using Form = StorageForm;
   StorageForm const form = storage_form(choice);
-  std::uint64_t const full = partition.padded_elements();
-  std::uint64_t const shard = partition.shard_elements();
+  bool const sums = form.reduced == Form::Reduced::sums;
+  bool const shown = form.update == Form::Update::whole && form.reduced != Form::Reduced::in_place;
+  bool const published =
+      form.parameters == Form::Parameters::lent && form.refresh == Form::Refresh::publish;
   StorageElements elements;
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    std::uint64_t const full = partition.padded_elements(k);
+    std::uint64_t const shard = partition.shard_elements(k);
+    KindElements& kind = elements.kinds.emplace_back();
+    if (form.parameters != Form::Parameters::lent) {
+      kind.parameters = form.parameters == Form::Parameters::share ? shard : full;
+    }
+    kind.updated = form.update == Form::Update::share ? shard : full;
+    if (form.gradients == Form::Gradients::whole) kind.full_gradients = full;
+    if (form.gradients == Form::Gradients::pooled) detail::size_gradient_pool(partition, k, kind);
+    if (form.reduced == Form::Reduced::own) kind.shard_gradients = shard;
+    if (sums) kind.shard_sums = shard;
+
+    // The uses of staging never overlap in time: reductions are finished before a step begins.
+    auto const stage_bytes = [&](bool used, std::uint64_t buckets, DType dtype) {
+      if (!used) return;
+      std::uint64_t const staged = checked_mul(partition.largest_bucket(k), buckets);
+      elements.staging_bytes =
+          (std::max)(elements.staging_bytes, checked_mul(staged, size_of(dtype)));
+    };
+    stage_bytes(
+        form.gradients == Form::Gradients::lent, detail::reductions_in_flight, types[k].wire);
+    stage_bytes(published, 1, types[k].parameter);
+    stage_bytes(shown, 1, sums ? types[k].accumulate : types[k].wire);
+  }
+  if (form.parameters != Form::Parameters::lent) {
+    elements.frozen = partition.placement().frozen_elements();
+  }
+  if (form.refresh == Form::Refresh::gather) {
+    detail::size_gather_pool(partition, choice.prefetch, types, elements);
+  }
   std::uint64_t const tensors = partition.placement().places().size();
   elements.control_bytes =
       checked_add(choice.control_bytes, checked_mul(tensors, choice.control_bytes_each));
   elements.communicator_bytes = choice.communicator_bytes;
-  if (form.parameters != Form::Parameters::lent) {
-    elements.parameters = form.parameters == Form::Parameters::share ? shard : full;
-    elements.frozen = partition.placement().frozen_elements();
-  }
-  elements.updated = form.update == Form::Update::share ? shard : full;
-
-  if (form.gradients == Form::Gradients::whole) elements.full_gradients = full;
-  if (form.gradients == Form::Gradients::pooled) detail::size_gradient_pool(partition, elements);
-  if (form.reduced == Form::Reduced::own) elements.shard_gradients = shard;
-  if (form.reduced == Form::Reduced::sums) elements.shard_sums = shard;
-  if (form.refresh == Form::Refresh::gather) {
-    detail::size_gather_pool(partition, choice.prefetch, elements);
-  }
-
-  // The uses of staging never overlap in time: reductions are finished before a step begins.
-  std::uint64_t const bucket = partition.largest_bucket();
-  auto const stage_bytes = [&](bool used, std::uint64_t buckets, DType dtype) {
-    if (!used) return;
-    elements.staging_bytes = (std::max)(elements.staging_bytes,
-                                        checked_mul(checked_mul(bucket, buckets), size_of(dtype)));
-  };
-  bool const shown = form.update == Form::Update::whole && form.reduced != Form::Reduced::in_place;
-  StorageTypes const& types = choice.types;
-  stage_bytes(form.gradients == Form::Gradients::lent, detail::reductions_in_flight, types.wire);
-  stage_bytes(form.parameters == Form::Parameters::lent && form.refresh == Form::Refresh::publish,
-              1,
-              types.parameter);
-  stage_bytes(shown, 1, form.reduced == Form::Reduced::sums ? types.accumulate : types.wire);
   return elements;
 }
 
-ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, StorageTypes const& types) {
-  std::uint64_t const parameter = size_of(types.parameter);
-  std::uint64_t const wire = size_of(types.wire);
+ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, KindTypes const& types) {
   MemoryBytes bytes;
-  bytes[Role::parameters] =
-      checked_mul(checked_add(elements.parameters, elements.frozen), parameter);
-  bytes[Role::gradients] =
-      checked_add(checked_mul(checked_add(elements.full_gradients, elements.shard_gradients), wire),
-                  checked_mul(elements.shard_sums, size_of(types.accumulate)));
-  bytes[Role::master] = checked_mul(elements.updated, types.master_bytes());
-  bytes[Role::state] = checked_mul(elements.updated, types.state_bytes());
-  bytes[Role::gradient_pool] =
-      checked_mul(checked_add(checked_mul(elements.gradient_slot, elements.gradient_slots),
-                              elements.tied_gradients),
-                  wire);
-  bytes[Role::gather_pool] =
-      checked_mul(checked_mul(elements.gather_slot, elements.gather_slots), parameter);
+  auto const add = [&](Role role, std::uint64_t count, std::uint64_t element) {
+    bytes[role] = checked_add(bytes[role], checked_mul(count, element));
+  };
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    KindElements const& kind = elements.kinds[k];
+    std::uint64_t const wire = size_of(types[k].wire);
+    std::uint64_t const frozen = k == 0 ? elements.frozen : 0;
+    add(Role::parameters, checked_add(kind.parameters, frozen), size_of(types[k].parameter));
+    add(Role::gradients, checked_add(kind.full_gradients, kind.shard_gradients), wire);
+    add(Role::gradients, kind.shard_sums, size_of(types[k].accumulate));
+    add(Role::master, kind.updated, types[k].master_bytes());
+    add(Role::state, kind.updated, types[k].state_bytes());
+    add(Role::gradient_pool,
+        checked_add(checked_mul(kind.gradient_slot, kind.gradient_slots), kind.tied_gradients),
+        wire);
+  }
+  add(Role::gather_pool, elements.gather_slots, elements.gather_slot_bytes);
   bytes[Role::staging] = elements.staging_bytes;
   bytes[Role::control] = elements.control_bytes;
   bytes[Role::communicator] = elements.communicator_bytes;
   return bytes;
 }
 
-ZERO_BODY void detail::size_gradient_pool(Partition const& partition, StorageElements& elements) {
+ZERO_BODY void detail::size_gradient_pool(Partition const& partition,
+                                          std::size_t kind,
+                                          KindElements& elements) {
   std::uint64_t untied = 0;
   for (BucketGroup const& group : partition.groups()) {
+    if (group.kind != kind) continue;
     if (group.tied) {
       elements.tied_gradients += group.padded;
     } else if (group.padded > 0) {
@@ -283,11 +304,17 @@ ZERO_BODY void detail::size_gradient_pool(Partition const& partition, StorageEle
 
 ZERO_BODY void detail::size_gather_pool(Partition const& partition,
                                         int prefetch,
+                                        KindTypes const& types,
                                         StorageElements& elements) {
   std::uint64_t used = 0;
   for (GatherGroup const& gathered : partition.gather_groups()) {
     if (gathered.padded > 0) ++used;
-    elements.gather_slot = (std::max)(elements.gather_slot, gathered.padded);
+    std::uint64_t bytes = 0;
+    for (std::size_t const g : gathered.groups) {
+      BucketGroup const& group = partition.groups()[g];
+      bytes = checked_add(bytes, checked_mul(group.padded, size_of(types[group.kind].parameter)));
+    }
+    elements.gather_slot_bytes = (std::max)(elements.gather_slot_bytes, bytes);
   }
   elements.gather_slots = (std::min)(static_cast<std::uint64_t>(prefetch) + 1, used);
 }

@@ -34,17 +34,19 @@ struct PartitionOptions {
 
 /// The one partition of a model over N ranks.
 ///
-/// Tensors lie in a logical element space in registration order; padding makes every bucket
-/// divisible by N. Where padding sits depends on N and on the bucket size; the logical space does
-/// not, which is why results cannot depend on them.
+/// Tensors lie in a logical element space, kind by kind, in registration order; padding makes every
+/// bucket divisible by N. Where padding sits depends on N and on the bucket size; the logical space
+/// does not, which is why results cannot depend on them.
 ///
 /// Buckets are arithmetic, not a table: all buckets of a group but its last are full.
 /// @par Cost  memory and time to construct: a few hundred bytes per tensor and group
 class Partition {
  public:
+  /// @param kinds  as for `Placement`
   /// @throws Error (invalid_argument) for a model or options that make no sense
   ZERO_APART ZERO_COLD Partition(std::vector<Tensor> const& tensors,
-                                 PartitionOptions const& options);
+                                 PartitionOptions const& options,
+                                 std::vector<std::uint32_t> const& kinds = {});
 
   /// Where tensors lie in the logical space.
   [[nodiscard]] Placement const& placement() const noexcept { return placement_; }
@@ -60,13 +62,14 @@ class Partition {
   [[nodiscard]] std::uint64_t asked_bucket_elements() const noexcept {
     return options_.bucket_elements;
   }
-  /// Groups in the order of the logical space.
+  /// Groups in the order of the forward pass, and within a unit in that of the logical space: the
+  /// order in which buckets are numbered, updated and refreshed.
   [[nodiscard]] std::vector<BucketGroup> const& groups() const noexcept { return groups_; }
-  /// A bucket by its number in [0, `bucket_count()`), in the order of the logical space.
+  /// A bucket by its number in [0, `bucket_count()`).
   ZERO_APART [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept;
   /// Buckets of the whole model.
   [[nodiscard]] std::size_t bucket_count() const noexcept { return bucket_count_; }
-  /// Calls `visit(BucketSpan const&)` for all buckets, in the order of the logical space.
+  /// Calls `visit(BucketSpan const&)` for all buckets, in the order of their numbers.
   template <class Visit>
   void for_each_bucket(Visit&& visit) const {
     for (std::size_t b = 0; b < bucket_count_; ++b) visit(bucket(b));
@@ -88,34 +91,32 @@ class Partition {
     return gather_group_of_unit_[static_cast<std::size_t>(unit)];
   }
 
-  /// Elements one rank owns, padding included.
-  [[nodiscard]] std::uint64_t shard_elements() const noexcept { return shard_elements_; }
-  /// Elements of a full-size array, padding included: N times `shard_elements()`.
-  [[nodiscard]] std::uint64_t padded_elements() const noexcept { return padded_elements_; }
+  /// Elements of a kind that one rank owns, padding included.
+  [[nodiscard]] std::uint64_t shard_elements(std::size_t kind = 0) const noexcept {
+    return sizes_[kind].shard;
+  }
+  /// Elements of a full-size array of a kind, padding included: N times `shard_elements(kind)`.
+  [[nodiscard]] std::uint64_t padded_elements(std::size_t kind = 0) const noexcept {
+    return sizes_[kind].padded;
+  }
 
-  /// Elements of the largest bucket, padding included; 0 if there is none.
-  ZERO_APART [[nodiscard]] std::uint64_t largest_bucket() const noexcept;
+  /// Elements of a kind's largest bucket, padding included; 0 if there is none.
+  ZERO_APART [[nodiscard]] std::uint64_t largest_bucket(std::size_t kind = 0) const noexcept;
 
   /// Where a trainable tensor begins in the padded memory of its group; not where memory is lent.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
     return Place(place(tensor).offset - groups_[group_of(tensor)].range.first());
   }
-  /// Where a trainable tensor begins in a padded full-size array.
+  /// Where a trainable tensor begins in a padded full-size array of its kind.
   [[nodiscard]] Place in_full(std::size_t tensor) const noexcept {
     return Place(groups_[group_of(tensor)].in_full.offset() + in_group(tensor).offset());
   }
-  /// Where a trainable tensor begins in memory in which the groups of a gather group lie one after
-  /// the other.
-  ZERO_APART [[nodiscard]] Place in_gathered(GatherGroup const& gathered, std::size_t tensor) const;
-  /// Calls `visit(BucketSpan const&, Place)` for all buckets of a gather group, with the place in
-  /// such memory.
+  /// Calls `visit(BucketSpan const&)` for all buckets of a gather group.
   template <class Visit>
   void for_each_bucket_of(GatherGroup const& gathered, Visit&& visit) const {
     for (std::size_t const g : gathered.groups) {
-      std::uint64_t const before = group_in_gathered(gathered, g);
       for (std::size_t i = 0; i < groups_[g].bucket_count; ++i) {
-        BucketSpan const at = bucket(groups_[g].first_bucket + i);
-        visit(at, Place(before + at.in_group().offset()));
+        visit(bucket(groups_[g].first_bucket + i));
       }
     }
   }
@@ -149,7 +150,7 @@ class Partition {
                                             std::size_t& at,
                                             Segment& piece) const noexcept;
 
-  ZERO_APART ZERO_COLD void form_groups();
+  ZERO_APART ZERO_COLD void form_groups(std::vector<Tensor> const& tensors);
   ZERO_APART ZERO_COLD void cut_at_tensors(std::uint64_t quantum);
   ZERO_APART ZERO_COLD void form_gather_groups();
 
@@ -157,10 +158,6 @@ class Partition {
   ZERO_APART [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const;
 
   ZERO_APART void cut_into_buckets(BucketGroup& group);
-
-  /// Where a group begins where those of a gather group lie one after the other.
-  ZERO_APART [[nodiscard]] std::uint64_t group_in_gathered(GatherGroup const& gathered,
-                                                           std::size_t group) const;
 
   ZERO_APART void order_reductions();
 
@@ -172,8 +169,11 @@ class Partition {
   Placement placement_;
   PartitionOptions options_;
   std::uint64_t bucket_elements_ = 0;
-  std::uint64_t shard_elements_ = 0;
-  std::uint64_t padded_elements_ = 0;
+  struct KindSize {
+    std::uint64_t shard = 0;
+    std::uint64_t padded = 0;
+  };
+  std::vector<KindSize> sizes_;
   std::vector<BucketGroup> groups_;
   std::size_t bucket_count_ = 0;
   std::vector<std::size_t> reduction_order_;
@@ -185,8 +185,10 @@ class Partition {
 
 #if ZERO_BODIES
 
-ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOptions const& options)
-    : placement_(tensors), options_(options) {
+ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors,
+                               PartitionOptions const& options,
+                               std::vector<std::uint32_t> const& kinds)
+    : placement_(tensors, kinds), options_(options), sizes_(placement_.kind_count()) {
   if (options.world_size < 1) {
     fail(ErrorKind::invalid_argument, {"world size must be at least 1, got ", options.world_size});
   }
@@ -196,9 +198,15 @@ ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors, PartitionOpti
   if (options.lent) asked = (std::min)(asked, placement_.trainable_elements() / lent_buckets);
   bucket_elements_ = (std::max)(quantum, asked / quantum * quantum);
   group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
-  form_groups();
+  form_groups(tensors);
   if (options.lent) cut_at_tensors(quantum);
-  for (BucketGroup& group : groups_) cut_into_buckets(group);
+  unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    cut_into_buckets(groups_[g]);
+    for (int const unit : groups_[g].units) {
+      unit_groups_[static_cast<std::size_t>(unit)].push_back(g);
+    }
+  }
   form_gather_groups();
   order_reductions();
 }
@@ -214,6 +222,7 @@ ZERO_BODY BucketSpan Partition::bucket(std::size_t index) const noexcept {
   BucketSpan bucket;
   bucket.index_ = index;
   bucket.group_ = static_cast<std::size_t>(&group - groups_.data());
+  bucket.kind_ = group.kind;
   bucket.ranks_ = ranks;
   bucket.whole_ = {group.range.first() + before,
                    (std::min)(bucket_elements_, group.range.count() - before)};
@@ -253,29 +262,48 @@ ZERO_BODY bool Partition::next_within(Range range,
   return false;
 }
 
-ZERO_BODY std::uint64_t Partition::largest_bucket() const noexcept {
+ZERO_BODY std::uint64_t Partition::largest_bucket(std::size_t kind) const noexcept {
   std::uint64_t largest = 0;
-  for (BucketGroup const& group : groups_) largest = (std::max)(largest, group.largest_shard);
+  for (BucketGroup const& group : groups_) {
+    if (group.kind == kind) largest = (std::max)(largest, group.largest_shard);
+  }
   return largest * static_cast<std::uint64_t>(options_.world_size);
 }
 
-ZERO_BODY void Partition::form_groups() {
+ZERO_BODY void Partition::form_groups(std::vector<Tensor> const& tensors) {
   auto const& clusters = placement_.clusters();
-  unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     Cluster const& cluster = clusters[c];
     if (group_of_cluster_[c] == groups_.size()) {
       groups_.emplace_back();
       groups_.back().range = {cluster.begin, 0};
       groups_.back().tied = cluster.tied;
+      groups_.back().kind = cluster.kind;
     }
     BucketGroup& group = groups_.back();
     group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
-    for (int const unit : cluster.units) {
-      group.units.push_back(unit);
-      unit_groups_[static_cast<std::size_t>(unit)].push_back(groups_.size() - 1);
-    }
+    group.units.insert(group.units.end(), cluster.units.begin(), cluster.units.end());
   }
+  // Units are worked on one after the other, whatever kinds they have.
+  std::vector<int> units(groups_.size(), placement_.unit_count());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (place(t).storage != t || place(t).frozen) continue;
+    int& first = units[group_of(t)];
+    first = (std::min)(first, tensors[t].unit);
+  }
+  std::vector<std::size_t> order;
+  for (std::size_t g = 0; g < groups_.size(); ++g) order.push_back(g);
+  detail::sort_indices(order, [&](std::size_t a, std::size_t b) {
+    return units[a] != units[b] ? units[a] < units[b] : a < b;
+  });
+  std::vector<std::size_t> number(order.size());
+  std::vector<BucketGroup> ordered;
+  for (std::size_t const g : order) {
+    number[g] = ordered.size();
+    ordered.push_back(std::move(groups_[g]));
+  }
+  groups_ = std::move(ordered);
+  for (std::size_t& group : group_of_cluster_) group = number[group];
 }
 
 ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
@@ -283,7 +311,6 @@ ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
   std::vector<BucketGroup> pieces;
   std::vector<std::size_t> first_piece;
   auto const& order = placement_.by_offset();
-  std::size_t next = 0;
   for (BucketGroup& whole : groups_) {
     first_piece.push_back(pieces.size());
     std::uint64_t const end = whole.range.first() + whole.range.count();
@@ -295,7 +322,9 @@ ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
       begin = to;
       used = false;
     };
-    for (; next < order.size() && places[order[next]].offset < end; ++next) {
+    for (std::size_t next = first_within(whole.range);
+         next < order.size() && places[order[next]].offset < end;
+         ++next) {
       TensorPlace const& place = places[order[next]];
       std::uint64_t const first = round_up(place.offset, block);
       std::uint64_t const last = place.offset + place.count;
@@ -314,12 +343,6 @@ ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
   }
   groups_ = std::move(pieces);
   for (std::size_t& group : group_of_cluster_) group = first_piece[group];
-  for (auto& used_groups : unit_groups_) used_groups.clear();
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    for (int const unit : groups_[g].units) {
-      unit_groups_[static_cast<std::size_t>(unit)].push_back(g);
-    }
-  }
 }
 
 ZERO_BODY void Partition::form_gather_groups() {
@@ -327,7 +350,9 @@ ZERO_BODY void Partition::form_gather_groups() {
     GatherGroup gathered{.first_unit = unit, .last_unit = unit};
     for (; unit <= gathered.last_unit; ++unit) {
       for (std::size_t const g : groups_of(unit)) {
-        if (!groups_[g].tied) gathered.last_unit = groups_[g].units.back();
+        if (!groups_[g].tied) {
+          gathered.last_unit = (std::max)(gathered.last_unit, groups_[g].units.back());
+        }
         gathered.groups.push_back(g);
       }
       gather_group_of_unit_.push_back(gather_groups_.size());
@@ -354,21 +379,12 @@ ZERO_BODY void Partition::cut_into_buckets(BucketGroup& group) {
   group.bucket_count = static_cast<std::size_t>(full + (rest > 0 ? 1 : 0));
   group.largest_shard = full > 0 ? bucket_elements_ / ranks : shard_of(rest);
   group.padded = checked_mul(shards, ranks);
-  group.in_full = Place(padded_elements_);
-  group.in_shards = Place(shard_elements_);
+  KindSize& size = sizes_[group.kind];
+  group.in_full = Place(size.padded);
+  group.in_shards = Place(size.shard);
   bucket_count_ += group.bucket_count;
-  shard_elements_ = checked_add(shard_elements_, shards);
-  padded_elements_ = checked_add(padded_elements_, group.padded);
-}
-
-ZERO_BODY std::uint64_t Partition::group_in_gathered(GatherGroup const& gathered,
-                                                     std::size_t group) const {
-  std::uint64_t before = 0;
-  for (std::size_t const g : gathered.groups) {
-    if (g == group) break;
-    before += groups_[g].padded;
-  }
-  return before;
+  size.shard = checked_add(size.shard, shards);
+  size.padded = checked_add(size.padded, group.padded);
 }
 
 ZERO_BODY void Partition::order_reductions() {
@@ -380,10 +396,6 @@ ZERO_BODY void Partition::order_reductions() {
     int const last_b = groups_[b].units.front();
     return last_a != last_b ? last_a > last_b : a > b;
   });
-}
-
-ZERO_BODY Place Partition::in_gathered(GatherGroup const& gathered, std::size_t tensor) const {
-  return Place(group_in_gathered(gathered, group_of(tensor)) + in_group(tensor).offset());
 }
 
 #endif  // ZERO_BODIES

@@ -31,26 +31,33 @@ struct TensorPlace {
   std::uint64_t count = 0;   ///< elements
   std::size_t cluster = 0;   ///< index into `clusters()`; meaningless for frozen tensors
   std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
+  std::uint32_t kind = 0;    ///< which tensors are held in the same way as this one
   bool frozen = false;       ///< whether the place is in the frozen space
 };
 
-/// Neighbouring tensors that the same units use. Begins at a multiple of `block`.
+/// Neighbouring tensors of one kind that the same units use. Begins at a multiple of `block`.
 struct Cluster {
   std::uint64_t begin = 0;  ///< first element
   std::uint64_t count = 0;  ///< from the first tensor's begin to the last one's end
   std::vector<int> units;   ///< ascending
   bool tied = false;        ///< whether more than one unit uses it
+  std::uint32_t kind = 0;   ///< of its tensors
 };
 
 /// The logical element space of a model's trainable tensors, and the frozen space beside it.
+///
+/// Storage kinds, tensors that are held in the same types, lie one after the other, and each begins
+/// at a multiple of `block`.
 ///
 /// It depends on the tensors only, never on world size, stage or bucket size: this is what the
 /// gradient norm's block grid and every promise of bit-identity rest on.
 class Placement {
  public:
+  /// @param kinds  the number of each tensor's storage kind, from 0 on; empty: all are of one
   /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
   ///   bad ties, element counts that overflow
-  ZERO_APART explicit Placement(std::vector<Tensor> const& tensors);
+  ZERO_APART explicit Placement(std::vector<Tensor> const& tensors,
+                                std::vector<std::uint32_t> const& kinds = {});
 
   /// Places of the described tensors, in registration order.
   [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
@@ -60,6 +67,8 @@ class Placement {
   [[nodiscard]] std::vector<std::size_t> const& by_offset() const noexcept { return by_offset_; }
   /// Units, empty ones included: the largest number named plus 1.
   [[nodiscard]] int unit_count() const noexcept { return unit_count_; }
+  /// Storage kinds: the largest number given plus 1.
+  [[nodiscard]] std::size_t kind_count() const noexcept { return kind_count_; }
   /// Elements that are trained: the paper's Ψ.
   [[nodiscard]] std::uint64_t trainable_elements() const noexcept { return trainable_elements_; }
   /// Elements of the frozen space, alignment included.
@@ -81,13 +90,20 @@ class Placement {
   std::vector<std::size_t> by_offset_;
   std::vector<std::vector<int>> users_;
   int unit_count_ = 0;
+  std::size_t kind_count_ = 1;
   std::uint64_t trainable_elements_ = 0;
   std::uint64_t frozen_elements_ = 0;
 };
 
 #if ZERO_BODIES
 
-ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors) : places_(tensors.size()) {
+ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors,
+                               std::vector<std::uint32_t> const& kinds)
+    : places_(tensors.size()) {
+  for (std::size_t t = 0; t < kinds.size(); ++t) {
+    places_[t].kind = kinds[t];
+    kind_count_ = (std::max)(kind_count_, std::size_t{kinds[t]} + 1);
+  }
   resolve_ties(tensors);
   lay_out_clusters(tensors);
   index_by_offset(tensors);
@@ -137,6 +153,9 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
                 tensor.tied_to,
                 "', which has another weight decay or learning rate; they share one memory"});
       }
+      if (places_[found].kind != place.kind) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is held in other types"});
+      }
       if (target.group != tensor.group) {
         refuse(tensor, {"is tied to '", tensor.tied_to, "', which is of another group"});
       }
@@ -150,12 +169,13 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
 
 ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
   // Units ascending, registration order inside a unit, tied tensors first: what only one unit
-  // uses is then one range, whatever the order in which the trainer lists its tensors.
+  // uses of a kind is then one range, whatever the order in which the trainer lists its tensors.
   std::vector<std::size_t> order;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (places_[t].storage == t) order.push_back(t);
   }
   detail::sort_indices(order, [&](std::size_t a, std::size_t b) {
+    if (places_[a].kind != places_[b].kind) return places_[a].kind < places_[b].kind;
     if (tensors[a].unit != tensors[b].unit) return tensors[a].unit < tensors[b].unit;
     bool const tied_a = users_[a].size() > 1;
     bool const tied_b = users_[b].size() > 1;
@@ -172,8 +192,9 @@ ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
       continue;
     }
     bool const tied = users_[t].size() > 1;
-    if (clusters_.empty() || clusters_.back().units != users_[t]) {
-      clusters_.push_back({round_up(end, block), 0, users_[t], tied});
+    if (clusters_.empty() || clusters_.back().kind != place.kind ||
+        clusters_.back().units != users_[t]) {
+      clusters_.push_back({round_up(end, block), 0, users_[t], tied, place.kind});
       end = clusters_.back().begin;
     }
     place.offset = round_up(end, tensor_alignment);

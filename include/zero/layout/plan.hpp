@@ -78,6 +78,7 @@ struct Plan {
   std::uint64_t joined_groups = 0;  ///< gather groups that they share
   std::uint64_t micro_steps = 1;    ///< forward and backward passes that `traffic` counts
   StorageChoice storage{};          ///< what `memory` follows from
+  KindTypes types{};                ///< in which tensors are held, by storage kind
   MemoryBytes memory{};             ///< held from construction on
   std::vector<StateArrayBytes> state_arrays{};  ///< one by one; their sum is `Role::state`
   TrafficElements traffic{};                    ///< elements sent, padding included
@@ -86,9 +87,11 @@ struct Plan {
 };
 
 /// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
+/// @param types  of each kind that the partition has
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
 ZERO_APART [[nodiscard]] Plan make_plan(Partition const& partition,
                                         StorageChoice const& storage,
+                                        KindTypes types,
                                         PlanNames names,
                                         std::uint64_t micro_steps = 1);
 
@@ -134,28 +137,20 @@ class TextTable {
 
 ZERO_BODY Plan make_plan(Partition const& partition,
                          StorageChoice const& storage,
+                         KindTypes types,
                          PlanNames names,
                          std::uint64_t micro_steps) {
   if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
-  StorageElements const elements = storage_elements(partition, storage);
-  StorageTypes const& types = storage.types;
+  StorageElements const elements = storage_elements(partition, storage, types);
   Plan plan;
   plan.world_size = partition.world_size();
   plan.trained_elements = partition.placement().trainable_elements();
-  plan.padding_elements = partition.padded_elements() - plan.trained_elements;
   plan.frozen_elements = partition.placement().frozen_elements();
-  plan.asked_bucket_bytes = checked_mul(partition.asked_bucket_elements(), size_of(types.wire));
-  plan.bucket_bytes = checked_mul(partition.largest_bucket(), size_of(types.wire));
+  plan.asked_bucket_bytes =
+      checked_mul(partition.asked_bucket_elements(), size_of(types.front().wire));
   plan.micro_steps = micro_steps;
   plan.storage = storage;
   plan.memory = memory_bytes(elements, types);
-  for (ArrayForm const& state : types.states()) {
-    plan.state_arrays.push_back({std::string(state.name),
-                                 state.dtype,
-                                 checked_mul(elements.updated, size_of(state.dtype))});
-  }
-  plan.traffic = traffic_elements(partition, storage, micro_steps);
-
   StorageForm const form = storage_form(storage);
   if (form.refresh == StorageForm::Refresh::gather) {
     for (BucketGroup const& group : partition.groups()) {
@@ -164,13 +159,37 @@ ZERO_BODY Plan make_plan(Partition const& partition,
       plan.joined_units += group.units.size();
     }
   }
-  // Where every rank updates everything, it is the reduced gradients that are published, in the
-  // dtype in which they were kept.
-  DType const kept = form.reduced == StorageForm::Reduced::sums ? types.accumulate : types.wire;
-  DType const published = form.update == StorageForm::Update::share ? types.parameter : kept;
-  plan.sent.reduce = checked_mul(plan.traffic.reduce, size_of(types.wire));
-  plan.sent.publish = checked_mul(plan.traffic.publish, size_of(published));
-  plan.sent.gather = checked_mul(plan.traffic.gather, size_of(types.parameter));
+  auto const add = [](std::uint64_t& sum, std::uint64_t more) { sum = checked_add(sum, more); };
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    StorageTypes const& kind = types[k];
+    std::uint64_t const wire = size_of(kind.wire);
+    add(plan.padding_elements, partition.padded_elements(k));
+    plan.bucket_bytes =
+        (std::max)(plan.bucket_bytes, checked_mul(partition.largest_bucket(k), wire));
+    for (ArrayForm const& state : kind.states()) {
+      auto array = std::find_if(
+          plan.state_arrays.begin(), plan.state_arrays.end(), [&](StateArrayBytes const& other) {
+            return other.name == state.name && other.dtype == state.dtype;
+          });
+      if (array == plan.state_arrays.end()) {
+        array = plan.state_arrays.insert(array, {std::string(state.name), state.dtype, 0});
+      }
+      add(array->bytes, checked_mul(elements.kinds[k].updated, size_of(state.dtype)));
+    }
+    // Where every rank updates everything, it is the reduced gradients that are published, in the
+    // dtype in which they were kept.
+    DType const kept = form.reduced == StorageForm::Reduced::sums ? kind.accumulate : kind.wire;
+    DType const published = form.update == StorageForm::Update::share ? kind.parameter : kept;
+    TrafficElements const traffic = traffic_elements(partition, storage, micro_steps, k);
+    add(plan.traffic.reduce, traffic.reduce);
+    add(plan.traffic.publish, traffic.publish);
+    add(plan.traffic.gather, traffic.gather);
+    add(plan.sent.reduce, checked_mul(traffic.reduce, wire));
+    add(plan.sent.publish, checked_mul(traffic.publish, size_of(published)));
+    add(plan.sent.gather, checked_mul(traffic.gather, size_of(kind.parameter)));
+  }
+  plan.padding_elements -= plan.trained_elements;
+  plan.types = std::move(types);
   plan.names = std::move(names);
   // Refused here, not by whoever prints the plan.
   (void)plan.memory.total();
@@ -250,7 +269,7 @@ ZERO_APART [[nodiscard]] std::string array_formula(std::uint64_t width, bool sha
 }
 
 ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
-  StorageTypes const& types = plan.storage.types;
+  StorageTypes const& types = plan.types.front();
   std::uint64_t const wire = size_of(types.wire);
   StorageForm const form = storage_form(plan.storage);
   std::string formula;
@@ -265,10 +284,11 @@ ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
 }
 
 ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
-  StorageTypes const& types = plan.storage.types;
+  StorageTypes const& types = plan.types.front();
   std::uint64_t const parameter = size_of(types.parameter);
   StorageForm const form = storage_form(plan.storage);
   bool const sharded = form.update == StorageForm::Update::share;
+  if (plan.types.size() > 1) return "";
   switch (role) {
     case Role::parameters: {
       if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";

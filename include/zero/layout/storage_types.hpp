@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -66,5 +67,8 @@ struct StorageTypes {
            std::equal(a.arrays.begin(), a.arrays.end(), b.arrays.begin(), b.arrays.end());
   }
 };
+
+/// The types of each storage kind, by its number in the partition.
+using KindTypes = std::vector<StorageTypes>;
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -7,6 +7,7 @@
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
 
+#include <cstddef>
 #include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -29,17 +30,20 @@ struct TrafficElements {
 };
 
 /// Elements per rank and step, for one forward and backward pass per micro-step.
+/// @param kind  the storage kind that is meant
 ZERO_APART [[nodiscard]] TrafficElements traffic_elements(Partition const& partition,
                                                           StorageChoice const& choice,
-                                                          std::uint64_t micro_steps = 1);
+                                                          std::uint64_t micro_steps = 1,
+                                                          std::size_t kind = 0);
 
 #if ZERO_BODIES
 
 ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
                                            StorageChoice const& choice,
-                                           std::uint64_t micro_steps) {
+                                           std::uint64_t micro_steps,
+                                           std::size_t kind) {
   auto const peers = static_cast<std::uint64_t>(partition.world_size()) - 1;
-  std::uint64_t const once = checked_mul(partition.shard_elements(), peers);
+  std::uint64_t const once = checked_mul(partition.shard_elements(kind), peers);
   TrafficElements traffic;
   StorageForm const form = storage_form(choice);
   traffic.reduce = checked_mul(once, form.reduced == StorageForm::Reduced::sums ? micro_steps : 1);
@@ -49,9 +53,12 @@ ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
   }
   std::uint64_t const passes = checked_mul(2, micro_steps);
   for (GatherGroup const& gathered : partition.gather_groups()) {
-    std::uint64_t const share =
-        gathered.padded / static_cast<std::uint64_t>(partition.world_size());
-    traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
+    for (std::size_t const g : gathered.groups) {
+      BucketGroup const& group = partition.groups()[g];
+      if (group.kind != kind) continue;
+      std::uint64_t const share = group.padded / (peers + 1);
+      traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
+    }
   }
   return traffic;
 }

@@ -170,7 +170,8 @@ static_assert(RoleAllocator<ContiguousMemory>);
 /// @throws Error (invalid_argument) if the size does not fit in 64 bits
 [[nodiscard]] inline std::uint64_t reservation_bytes(Plan const& plan) {
   // At most three arrays of a role; pools are one array each, states one for each of the rule's.
-  std::uint64_t const blocks = 3 * optimizer_role_count + plan.state_arrays.size();
+  std::uint64_t const blocks =
+      plan.types.size() * (3 * optimizer_role_count + plan.state_arrays.size());
   std::uint64_t const own = plan.memory.total() - plan.memory[Role::communicator];
   return checked_add(own, checked_mul(blocks, ContiguousMemory::page));
 }

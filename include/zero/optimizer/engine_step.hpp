@@ -22,9 +22,10 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 // Gradients.
 
 ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
-  Elements const all = parts_->whole(tensor, parts_->gradients.dtype(), [&](std::size_t t) {
-    return parts_->gradients.tensor(t);
-  });
+  parts_->require_tensor(tensor);
+  DType const dtype = parts_->gradients.dtype(parts_->kind_of(tensor));
+  Elements const all =
+      parts_->whole(tensor, dtype, [&](std::size_t t) { return parts_->gradients.tensor(t); });
   auto const slices = parts_->slices_of(tensor);
   for (std::size_t t = slices.first; t < slices.second; ++t) parts_->presence.hold(t);
   return all;
@@ -51,9 +52,9 @@ ZERO_BODY void Engine::mark_unwritten(int unit) {
   for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
     if (parts_->is_tied(t)) continue;
     Elements const gradient = parts_->gradients.tensor(t);
-    detail::mark_unwritten(parts_->space(),
-                           {static_cast<std::byte*>(gradient.first), parts_->gradients.dtype()},
-                           gradient.count);
+    DType const dtype = parts_->gradients.dtype(parts_->partition.place(t).kind);
+    detail::mark_unwritten(
+        parts_->space(), {static_cast<std::byte*>(gradient.first), dtype}, gradient.count);
   }
 }
 
@@ -62,10 +63,9 @@ ZERO_BODY void Engine::require_written(int unit, std::uint64_t epoch) const {
   for (std::size_t const t : parts_->unit_tensors[static_cast<std::size_t>(unit)]) {
     if (parts_->is_tied(t) || parts_->presence.absent_now(t)) continue;
     Elements const gradient = parts_->gradients.tensor(t);
-    std::size_t const first =
-        first_unwritten(parts_->space(),
-                        {static_cast<std::byte*>(gradient.first), parts_->gradients.dtype()},
-                        gradient.count);
+    DType const dtype = parts_->gradients.dtype(parts_->partition.place(t).kind);
+    std::size_t const first = first_unwritten(
+        parts_->space(), {static_cast<std::byte*>(gradient.first), dtype}, gradient.count);
     if (first != gradient.count) parts_->refuse_unwritten(unit, t, first);
   }
 }

@@ -34,6 +34,7 @@ ZERO_BODY Engine::Engine(EngineSetup const& setup, std::vector<Tensor> tensors) 
 ZERO_BODY Plan Engine::plan(std::uint64_t micro_steps) const {
   return make_plan(parts_->partition,
                    parts_->policies.choice(parts_->prefetch.depth, parts_->comm().held()),
+                   parts_->types,
                    plan_names(parts_->policies, parts_->rules.calls()),
                    micro_steps);
 }
@@ -223,24 +224,25 @@ inline constexpr unsigned char lost_states = 2;
 ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states, bool frozen) {
   parts_->refresh.settle();
   auto& lost = parts_->now.lost;
+  bool const has_states = !parts_->kernels.types().states().empty();
   lost.resize(parts_->tensors.size());
   for (std::size_t t = 0; t < lost.size(); ++t) {
     TensorPlace const& place = parts_->partition.place(t);
     if (!tensors.empty() && !tensors[t]) continue;
     if (place.storage != t || place.count == 0 || (place.frozen && !frozen)) continue;
     lost[t] |= lost_values;
-    if (states && parts_->states.arrays() > 1 && !place.frozen) lost[t] |= lost_states;
+    if (states && has_states && !place.frozen) lost[t] |= lost_states;
   }
 }
 
 ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
-  bool const has_master = parts_->kernels.types().has_master();
   parts_->refresh.settle();
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts_->held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
-      if (!has_master || (!tensors.empty() && !tensors[piece.tensor()])) return;
-      parts_->kernels.parameter_from_master(
-          piece.parameter().first, piece.master().first, piece.count());
+      bool const follows = tensors.empty() || tensors[piece.tensor()];
+      if (!follows || !piece.types().has_master()) return;
+      parts_->kernels.of(piece.kind())
+          .parameter_from_master(piece.parameter().first, piece.master().first, piece.count());
     });
     parts_->refresh.after_update(bucket);
   });
@@ -318,7 +320,9 @@ ZERO_BODY void Engine::refuse_no_masters() const {
 
 ZERO_BODY Elements Engine::whole_parameter(std::size_t tensor) {
   parts_->require_bound();
-  return parts_->whole(tensor, parts_->parameters.dtype(), [&](std::size_t t) -> Elements {
+  parts_->require_tensor(tensor);
+  DType const dtype = parts_->parameters.dtype(parts_->kind_of(tensor));
+  return parts_->whole(tensor, dtype, [&](std::size_t t) -> Elements {
     auto const count = static_cast<std::size_t>(parts_->partition.place(t).count);
     return {count > 0 ? parts_->parameters.tensor(t).first : nullptr, count};
   });
@@ -366,7 +370,7 @@ ZERO_BODY void Engine::settle() { parts_->refresh.settle(); }
 ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
   Parts& parts = engine.parts();
   auto const& places = parts.partition.placement().places();
-  DType const dtype = parts.parameters.dtype();
+  DType const dtype = parts.parameters.dtype(0);
   // Is there no memory in which all of a tensor lies?
   auto const copies = [&](std::size_t t) {
     bool const apart =

@@ -375,4 +375,9 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
 template <MemorySpace S, Precision P, Rule R, bool sums>
 inline constexpr KernelCalls kernel_calls = make_kernel_calls<S, P, R, sums>();
 
+/// A table for each storage kind.
+template <MemorySpace S, Rule R, bool sums, Precision... P>
+inline constexpr std::array<KernelCalls const*, sizeof...(P)> kernel_tables{
+    &kernel_calls<S, P, R, sums>...};
+
 }  // namespace zero::inline ZERO_NAMESPACE::detail

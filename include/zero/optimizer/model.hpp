@@ -45,6 +45,10 @@ struct Model {
   ZERO_APART [[nodiscard]] ZERO_COLD Named named(std::string_view name) const;
   /// What a described tensor was taken apart into: [first, last) of `tensors`.
   ZERO_APART [[nodiscard]] std::pair<std::size_t, std::size_t> slices_of(std::size_t tensor) const;
+  /// The storage kind of a described tensor.
+  ZERO_APART [[nodiscard]] std::size_t kind_of(std::size_t tensor) const {
+    return partition.place(slices_of(tensor).first).kind;
+  }
   /// Which of them has an element.
   ZERO_APART [[nodiscard]] std::size_t slice_at(std::size_t tensor, std::uint64_t element) const;
   /// What `elements_of(t)` is of all slices of a described tensor, as one.

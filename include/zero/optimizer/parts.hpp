@@ -84,6 +84,7 @@ struct Parts : Model {
 
   PolicyFacts policies;
   StorageForm form;
+  KindTypes types;
   RankGroups groups;
   Kernels kernels;
   Rules rules;
@@ -114,25 +115,22 @@ ZERO_BODY Parts::Parts(Agreed agreed)
     : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
       policies(agreed.setup.policies),
       form(policies.form()),
+      types{policies.types},
       groups(std::move(agreed.groups)),
-      kernels(*agreed.setup.kernels, agreed.setup.space),
+      kernels(agreed.setup.kernels, agreed.setup.space),
       rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
       prefetch(agreed.setup.prefetch),
       overflow(agreed.setup.overflow),
       arena(agreed.setup.allocator, AnySpace(*agreed.setup.space_calls, agreed.setup.space)),
-      elements(storage_elements(partition, policies.choice(prefetch.depth, 0))),
-      parameters(tensors, partition, form.parameters, policies.types.parameter, elements, arena),
-      gradients(*this, comm().rank(), form, policies.types, elements, arena),
+      elements(storage_elements(partition, policies.choice(prefetch.depth, 0), types)),
+      parameters(tensors, partition, form.parameters, types, elements, arena),
+      gradients(*this, comm().rank(), form, types, elements, arena),
       control(
           reinterpret_cast<StepControl*>(arena.take(Role::control, elements.control_bytes).data())),
       tensor_counts(control, tensors.size()),
-      states(comm().rank(),
-             form.update == StorageForm::Update::share,
-             policies.types,
-             elements,
-             arena),
-      held(comm(), partition, policies.types, parameters, states),
-      staging(partition, elements, arena),
+      states(comm().rank(), form.update == StorageForm::Update::share, types, elements, arena),
+      held(comm(), partition, types, parameters, states),
+      staging(partition, types, elements, arena),
       norm(comm().rank(),
            partition,
            &control->squares,
@@ -148,8 +146,12 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       outcome(groups.world(), control, space(), kernels, partition.placement().by_offset().size()),
       readers(units.size()) {
   bool const sums = form.reduced == StorageForm::Reduced::sums;
-  if (policies.types != kernels.types() ||
-      kernels.gradient() != (sums ? policies.types.accumulate : policies.types.wire)) {
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    Kernels const those = kernels.of(k);
+    if (types[k] == those.types() &&
+        those.gradient() == (sums ? types[k].accumulate : types[k].wire)) {
+      continue;
+    }
     fail(ErrorKind::invalid_argument, "kernels are of other types than the policies");
   }
   LossScaleOptions const* const scaled = agreed.setup.loss_scale;
@@ -174,9 +176,12 @@ ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(Conclude{});
   loading.call(Join{});
   loading.call(CountMissed{});
-  norm.load(loading);
   reduction.load(loading);
   update.load(loading);
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    norm.load(loading.of(k));
+    update.load_kind(loading.of(k));
+  }
 }
 
 #endif

@@ -85,7 +85,7 @@ Compared compare(Model const& model, int ranks) {
   zero::StorageTypes const types{
       .parameter = zero::DType::bf16, .wire = zero::DType::bf16, .arrays = arrays};
   zero::Sharding const all{.optimizer = true, .gradients = true, .parameters = true};
-  Compared result{.plan = make_plan(partition, {.sharding = all, .types = types}, {})};
+  Compared result{.plan = make_plan(partition, {.sharding = all}, {types}, {})};
   result.units = partition.placement().unit_count();
   std::uint64_t const n = static_cast<std::uint64_t>(ranks);
   std::vector<std::uint64_t> units(static_cast<std::size_t>(result.units), 0);

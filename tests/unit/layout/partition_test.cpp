@@ -31,12 +31,12 @@ bool owns_memory(Placement const& placement, std::size_t tensor) {
   return placement.places()[tensor].storage == tensor && !placement.places()[tensor].frozen;
 }
 
-/// Every trainable element has one owner and one bucket, and the walk over the shares visits the
-/// elements in the order of the logical space.
+/// Every trainable element has one owner and one bucket, of its kind, and the walk over the shares
+/// visits those of a kind in the order of the logical space.
 void check_ownership(Partition const& partition) {
   Placement const& placement = partition.placement();
   std::vector<std::uint64_t> visited(placement.places().size(), 0);
-  std::uint64_t position = 0;
+  std::vector<std::uint64_t> position(placement.kind_count(), 0);
   bool in_order = true;
   bool from_the_front = true;
   partition.for_each_bucket([&](BucketSpan const& bucket) {
@@ -57,8 +57,10 @@ void check_ownership(Partition const& partition) {
         std::uint64_t const in_range = piece.in_range.offset();
         std::uint64_t const at = placement.places()[piece.tensor].offset + in_tensor;
         in_order = in_order && piece.count > 0 && at == share.first() + in_range &&
-                   at >= position && in_range + piece.count <= share.count();
-        position = at + piece.count;
+                   at >= position[bucket.kind()] &&
+                   placement.places()[piece.tensor].kind == bucket.kind() &&
+                   in_range + piece.count <= share.count();
+        position[bucket.kind()] = at + piece.count;
         from_the_front = from_the_front && in_tensor == visited[piece.tensor];
         visited[piece.tensor] += piece.count;
       });
@@ -74,13 +76,17 @@ void check_ownership(Partition const& partition) {
 
 void check_buckets(Partition const& partition) {
   auto const ranks = static_cast<std::uint64_t>(partition.world_size());
-  std::uint64_t shards = 0;
-  std::uint64_t padded = 0;
+  struct Sum {
+    std::uint64_t shards = 0;
+    std::uint64_t padded = 0;
+    std::uint64_t end = 0;
+    std::uint64_t largest = 0;
+  };
+  std::vector<Sum> sums(partition.placement().kind_count());
   std::size_t next = 0;
-  std::uint64_t end = 0;
-  std::uint64_t largest = 0;
   for (std::size_t g = 0; g < partition.groups().size(); ++g) {
     BucketGroup const& group = partition.groups()[g];
+    auto& [shards, padded, end, largest] = sums[group.kind];
     expect(group.range.first() % block == 0);
     expect(group.range.first() >= end);
     end = group.range.first() + group.range.count();
@@ -94,6 +100,7 @@ void check_buckets(Partition const& partition) {
       std::uint64_t const count = bucket.whole().count();
       expect(bucket.index() == b);
       expect(bucket.group() == g);
+      expect(bucket.kind() == group.kind);
       expect(bucket.whole().first() == group.range.first() + done);
       expect(bucket.whole().first() % block == 0);
       expect(bucket.shard() % block == 0);
@@ -115,15 +122,16 @@ void check_buckets(Partition const& partition) {
     expect(done == group.range.count());
     expect(group.padded == padded - group.in_full.offset());
   }
-  expect(largest == partition.largest_bucket());
   expect(next == partition.bucket_count());
-  expect(shards == partition.shard_elements());
-  expect(padded == partition.padded_elements());
-  expect(padded == ranks * shards);
+  for (std::size_t kind = 0; kind < sums.size(); ++kind) {
+    expect(sums[kind].largest == partition.largest_bucket(kind));
+    expect(sums[kind].shards == partition.shard_elements(kind));
+    expect(sums[kind].padded == partition.padded_elements(kind));
+    expect(sums[kind].padded == ranks * sums[kind].shards);
+  }
 }
 
-/// Every unit is in one gather group, which brings all that its units use: the groups lie one after
-/// the other in the order in which their buckets are visited, and tensors where buckets bring them.
+/// Every unit is in one gather group, which brings all that its units use.
 void check_gathered_memory(Partition const& partition, Model const& model) {
   Placement const& placement = partition.placement();
   std::vector<std::vector<std::size_t>> tensors(static_cast<std::size_t>(placement.unit_count()));
@@ -131,7 +139,6 @@ void check_gathered_memory(Partition const& partition, Model const& model) {
     bool const trained = !model[t].frozen && placement.places()[t].count > 0;
     if (trained) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
   }
-  std::vector<std::uint64_t> begins(partition.groups().size(), 0);
   int unit = 0;
   for (std::size_t i = 0; i < partition.gather_groups().size(); ++i) {
     zero::GatherGroup const& gathered = partition.gather_groups()[i];
@@ -139,9 +146,7 @@ void check_gathered_memory(Partition const& partition, Model const& model) {
     expect(gathered.last_unit >= unit);
     std::uint64_t end = 0;
     std::vector<std::size_t> brought;
-    partition.for_each_bucket_of(gathered, [&](BucketSpan const& bucket, zero::Place place) {
-      expect(place.offset() == end);
-      if (bucket.in_group().offset() == 0) begins[bucket.group()] = end;
+    partition.for_each_bucket_of(gathered, [&](BucketSpan const& bucket) {
       if (bucket.in_group().offset() == 0) brought.push_back(bucket.group());
       end += bucket.padded();
     });
@@ -150,8 +155,6 @@ void check_gathered_memory(Partition const& partition, Model const& model) {
       expect(partition.gather_group_of(unit) == i);
       for (std::size_t const t : tensors[static_cast<std::size_t>(unit)]) {
         expect(std::find(brought.begin(), brought.end(), partition.group_of(t)) != brought.end());
-        expect(partition.in_gathered(gathered, t).offset() ==
-               begins[partition.group_of(t)] + partition.in_group(t).offset());
       }
     }
   }
@@ -336,6 +339,76 @@ void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
   }
 }
 
+/// Kinds lie one after the other, and each is cut as it would be alone; units are worked on in the
+/// order of the forward pass, whatever kinds they have.
+/// @param kinds  of each tensor
+void check_kinds(Model const& model,
+                 std::vector<std::uint32_t> const& kinds,
+                 PartitionOptions const& options) {
+  Partition const partition(model, options, kinds);
+  check_ownership(partition);
+  check_buckets(partition);
+  check_units(partition, model, options.merge);
+  check_gathered_memory(partition, model);
+  check_reduction_order(partition);
+  std::vector<int> first_units(partition.groups().size(), partition.placement().unit_count());
+  for (std::size_t t = 0; t < model.size(); ++t) {
+    if (!owns_memory(partition.placement(), t)) continue;
+    int& first = first_units[partition.group_of(t)];
+    first = std::min(first, model[t].unit);
+  }
+  expect(std::is_sorted(first_units.begin(), first_units.end()));
+  std::uint64_t end = 0;
+  for (std::uint32_t kind = 0; kind < partition.placement().kind_count(); ++kind) {
+    Model own;
+    std::vector<std::size_t> from;
+    for (std::size_t t = 0; t < model.size(); ++t) {
+      if (kinds[t] != kind) continue;
+      own.push_back(model[t]);
+      from.push_back(t);
+    }
+    Partition const alone(own, options);
+    std::uint64_t begin = ~std::uint64_t{0};
+    std::uint64_t last = end;
+    for (std::size_t t = 0; t < own.size(); ++t) {
+      TensorPlace const& place = partition.place(from[t]);
+      if (place.frozen) continue;
+      begin = std::min(begin, place.offset - alone.place(t).offset);
+      last = std::max(last, place.offset + place.count);
+    }
+    for (std::size_t t = 0; t < own.size(); ++t) {
+      if (partition.place(from[t]).frozen) continue;
+      expect(partition.place(from[t]).offset == begin + alone.place(t).offset);
+      if (options.merge == Merge::into_padding || own[t].shape[0] == 0) continue;
+      expect(partition.in_full(from[t]) == alone.in_full(t));
+      expect(partition.in_group(from[t]) == alone.in_group(t));
+    }
+    if (begin != ~std::uint64_t{0}) expect(begin % block == 0 && begin >= end);
+    end = last;
+    if (options.merge == Merge::into_padding) continue;
+    expect(partition.shard_elements(kind) == alone.shard_elements());
+    expect(partition.padded_elements(kind) == alone.padded_elements());
+    expect(partition.largest_bucket(kind) == alone.largest_bucket());
+  }
+  if (options.merge != Merge::into_padding) return;
+  // Whoever joins pays nothing for it: neither memory nor what is gathered in a pass.
+  auto const smallest = static_cast<std::uint64_t>(options.world_size) * block;
+  std::vector<std::uint64_t> units(static_cast<std::size_t>(partition.placement().unit_count()), 0);
+  for (zero::Cluster const& cluster : partition.placement().clusters()) {
+    for (int const u : cluster.units) {
+      units[static_cast<std::size_t>(u)] += zero::round_up(cluster.count, smallest);
+    }
+  }
+  std::uint64_t slot = 0;
+  std::uint64_t gathered = 0;
+  for (zero::GatherGroup const& group : partition.gather_groups()) {
+    slot = std::max(slot, group.padded);
+    gathered += group.padded;
+  }
+  expect(slot <= (units.empty() ? 0 : *std::max_element(units.begin(), units.end())));
+  expect(gathered <= std::accumulate(units.begin(), units.end(), std::uint64_t{0}));
+}
+
 constexpr std::array world_sizes{1, 2, 3, 4, 5, 8, 64};
 /// One element (as one byte would leave), odd, larger than any model here.
 constexpr std::array<std::uint64_t, 3> bucket_sizes{0, 10'007, std::uint64_t{1} << 40};
@@ -392,6 +465,47 @@ TEST_CASE("every property of a partition holds for random models") {
       }
     }
   }
+}
+
+TEST_CASE("kinds share no bucket, and each is cut as if it were alone") {
+  std::mt19937_64 random(156'784);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    for (int const ranks : world_sizes) {
+      Model const model = random_model(random, static_cast<std::size_t>(ranks));
+      Placement const placement(model);
+      std::vector<std::uint32_t> kinds(model.size());
+      for (std::size_t t = 0; t < kinds.size(); ++t) {
+        kinds[t] = static_cast<std::uint32_t>(random() % 3);
+        kinds[t] = kinds[placement.places()[t].storage];
+      }
+      for (std::uint64_t const bucket_elements : bucket_sizes) {
+        for (Merge const merge : {Merge::into_padding, Merge::within_largest_unit, Merge::freely}) {
+          check_kinds(model,
+                      kinds,
+                      {.world_size = ranks, .bucket_elements = bucket_elements, .merge = merge});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("norms of neighbouring units share a bucket beside matrices of another kind") {
+  Model model;
+  std::vector<std::uint32_t> kinds;
+  for (int unit = 0; unit < 8; ++unit) {
+    model.push_back(tensor(model.size(), 10'000, unit));
+    model.push_back(tensor(model.size(), 64, unit));
+    kinds.insert(kinds.end(), {0, 1});
+  }
+  Partition const partition(
+      model, {.world_size = 2, .bucket_elements = 10'240, .merge = Merge::freely}, kinds);
+  // A bucket for each matrix, and one for all norms, which the first unit waits for.
+  CHECK(partition.bucket_count() == 9);
+  CHECK(partition.bucket(0).kind() == 0);
+  CHECK(partition.bucket(1).kind() == 1);
+  CHECK(partition.groups_of(7) == std::vector<std::size_t>{1, 8});
+  CHECK(partition.padded_elements(1) == 8 * 512);
 }
 
 TEST_CASE("where memory is lent large tensors travel in buckets of their own") {

@@ -37,6 +37,24 @@ std::string const added = "a size does not fit in 64 bits (addition overflows)";
 
 }  // namespace
 
+TEST_CASE("kinds begin at a block, and who shares memory is of one kind") {
+  std::vector<Tensor> const model{
+      tensor("a", 5, 0), tensor("b", 600, 1), tensor("c", 7, 0), tied("d", 5, 2, "a")};
+  Placement const placement(model, {1, 0, 1, 1});
+  CHECK(placement.kind_count() == 2);
+  CHECK(placement.places()[1].offset == 0);
+  // What is tied comes first in its unit, and kinds in their order.
+  CHECK(placement.places()[0].offset == 1024);
+  CHECK(placement.places()[2].offset == 1536);
+  CHECK(placement.places()[3].offset == 1024);
+  for (zero::Cluster const& cluster : placement.clusters()) {
+    CHECK(cluster.kind == (cluster.begin == 0 ? 0 : 1));
+  }
+  CHECK(refusal([&] {
+          Placement const other(model, {1, 0, 1, 0});
+        }) == "tensor 'd' is tied to 'a', which is held in other types");
+}
+
 TEST_CASE("a tensor has the product of its shape as elements, if that fits") {
   struct Row {
     std::vector<std::size_t> shape;

@@ -12,14 +12,12 @@ namespace {
 using zero::ArrayForm;
 using zero::Coding;
 using zero::DType;
-using zero::make_plan;
 using zero::MemoryBytes;
 using zero::Partition;
 using zero::Plan;
 using zero::PlanNames;
 using zero::Role;
 using zero::Sharding;
-using zero::StorageChoice;
 using zero::StorageTypes;
 using zero::Tensor;
 using zero::traffic_elements;
@@ -40,6 +38,31 @@ constexpr std::array momentum_arrays{ArrayForm{.name = "master", .coding = Codin
 constexpr StorageTypes mixed_adam{
     .parameter = DType::bf16, .wire = DType::bf16, .arrays = adam_arrays};
 constexpr StorageTypes fp32_momentum{.arrays = momentum_arrays};
+
+/// The choices of a plan, and the types of its one kind.
+struct Choice {
+  Sharding sharding{};
+  StorageTypes types{};
+  bool full_gradients = false;
+  bool reduced_shard = false;
+  bool borrowed = false;
+  int prefetch = 1;
+  std::uint64_t control_bytes = 0;
+  std::uint64_t control_bytes_each = 0;
+  std::uint64_t communicator_bytes = 0;
+  bool in_place = false;
+  [[nodiscard]] zero::StorageChoice storage() const {
+    return {.sharding = sharding,
+            .full_gradients = full_gradients,
+            .reduced_shard = reduced_shard,
+            .borrowed = borrowed,
+            .prefetch = prefetch,
+            .control_bytes = control_bytes,
+            .control_bytes_each = control_bytes_each,
+            .communicator_bytes = communicator_bytes,
+            .in_place = in_place};
+  }
+};
 
 PlanNames const names{
     .stage = "Pos+g", .precision = "bf16", .rule = "AdamW", .accumulation = "none"};
@@ -83,8 +106,16 @@ Partition partition_of(Model const& model, int ranks, std::uint64_t bucket = 1 <
       model, {.world_size = ranks, .bucket_elements = bucket, .merge = zero::Merge::into_padding});
 }
 
-MemoryBytes bytes_of(Partition const& partition, StorageChoice const& choice) {
-  return memory_bytes(storage_elements(partition, choice), choice.types);
+Plan make_plan(Partition const& partition,
+               Choice const& choice,
+               PlanNames const& called,
+               std::uint64_t micro_steps = 1) {
+  return zero::make_plan(partition, choice.storage(), {choice.types}, called, micro_steps);
+}
+
+MemoryBytes bytes_of(Partition const& partition, Choice const& choice) {
+  return memory_bytes(storage_elements(partition, choice.storage(), {choice.types}),
+                      {choice.types});
 }
 
 /// What the paper counts: everything but pools and staging.
@@ -155,7 +186,7 @@ TEST_CASE("each role holds its own bytes, under every choice") {
   Partition const partition = partition_of(even_model(), 4, even);
   struct Row {
     char const* what;
-    StorageChoice choice;
+    Choice choice;
     /// In multiples of psi / 4: parameters, gradients, master, state, gradient pool, gather pool
     /// and staging.
     std::array<std::uint64_t, 7> held;
@@ -192,7 +223,7 @@ TEST_CASE("each role holds its own bytes, under every choice") {
   frozen.push_back({.name = "f", .shape = {1000}, .unit = 1, .frozen = true});
   for (Row const& row : rows) {
     CAPTURE(row.what);
-    StorageChoice choice = row.choice;
+    Choice choice = row.choice;
     if (choice.types == StorageTypes{}) choice.types = mixed_adam;
     MemoryBytes expected;
     std::uint64_t total = 0;
@@ -208,6 +239,44 @@ TEST_CASE("each role holds its own bytes, under every choice") {
     if (!choice.borrowed) expected[Role::parameters] += 1000 * size_of(choice.types.parameter);
     CHECK(bytes_of(partition_of(frozen, 4, even), choice) == expected);
     CHECK(bytes_of(partition_of({}, 4), choice) == MemoryBytes{});
+  }
+}
+
+TEST_CASE("a plan of several kinds is the sum of theirs") {
+  Model const model{{.name = "w", .shape = {70'000}, .unit = 0},
+                    {.name = "n", .shape = {77}, .unit = 0},
+                    {.name = "v", .shape = {90'001}, .unit = 1},
+                    {.name = "m", .shape = {513}, .unit = 1}};
+  Role const roles[] = {
+      Role::parameters, Role::gradients, Role::master, Role::state, Role::gradient_pool};
+  for (int const ranks : {1, 3, 4}) {
+    CAPTURE(ranks);
+    zero::PartitionOptions const options{
+        .world_size = ranks, .bucket_elements = 9999, .merge = zero::Merge::within_largest_unit};
+    Partition const partition(model, options, {0, 1, 0, 1});
+    for (Sharding const sharding : levels) {
+      for (bool const sums : {false, true}) {
+        zero::StorageChoice const storage{.sharding = sharding, .reduced_shard = sums};
+        Plan const both =
+            zero::make_plan(partition, storage, {mixed_adam, fp32_momentum}, names, 2);
+        Plan const wide =
+            zero::make_plan(Partition({model[0], model[2]}, options), storage, {mixed_adam}, {}, 2);
+        Plan const narrow = zero::make_plan(
+            Partition({model[1], model[3]}, options), storage, {fp32_momentum}, {}, 2);
+        for (Role const role : roles) {
+          CHECK_MESSAGE(both.memory[role] == wide.memory[role] + narrow.memory[role], name(role));
+        }
+        CHECK(both.memory[Role::staging] ==
+              std::max(wide.memory[Role::staging], narrow.memory[Role::staging]));
+        CHECK(both.padding_elements == wide.padding_elements + narrow.padding_elements);
+        CHECK(both.traffic.total() == wide.traffic.total() + narrow.traffic.total());
+        CHECK(both.sent.reduce == wide.sent.reduce + narrow.sent.reduce);
+        CHECK(both.sent.publish == wide.sent.publish + narrow.sent.publish);
+        CHECK(both.sent.gather == wide.sent.gather + narrow.sent.gather);
+        CHECK(both.bucket_bytes == std::max(wide.bucket_bytes, narrow.bucket_bytes));
+        CHECK(both.state_arrays.size() == 3);
+      }
+    }
   }
 }
 
@@ -261,19 +330,19 @@ TEST_CASE("a total that does not fit is refused even where every role does") {
 
 TEST_CASE("control bytes are what the choice says, under every stage and for no model at all") {
   for (bool const sharded : {false, true}) {
-    StorageChoice const choice{.sharding = {sharded, sharded, sharded}, .control_bytes = 1744};
+    Choice const choice{.sharding = {sharded, sharded, sharded}, .control_bytes = 1744};
     MemoryBytes const bytes = bytes_of(partition_of({}, 4), choice);
     CHECK(bytes[Role::control] == 1744);
     CHECK(bytes.total() == 1744);
   }
   // And those of each tensor.
-  StorageChoice const choice{.control_bytes = 100, .control_bytes_each = 16};
+  Choice const choice{.control_bytes = 100, .control_bytes_each = 16};
   for (unsigned const count : {1u, 3u, 4u}) {
     Partition const partition = partition_of(equal_units(static_cast<int>(count), 2), 4);
     CHECK(bytes_of(partition, choice)[Role::control] == 100 + 16 * count);
   }
   // What a communicator holds is counted as it is told.
-  StorageChoice const told{.sharding = pos_g, .types = mixed_adam, .communicator_bytes = 4711};
+  Choice const told{.sharding = pos_g, .types = mixed_adam, .communicator_bytes = 4711};
   CHECK(bytes_of(partition_of(even_model(), 4), told)[Role::communicator] == 4711);
 }
 
@@ -358,15 +427,15 @@ TEST_CASE("traffic beyond 2^32 is exact, and traffic that does not fit is refuse
 TEST_CASE("a plan says what the partition, the memory plan and the traffic plan say") {
   Partition const partition = partition_of(printed_model(), 4);
   for (Sharding const sharding : levels) {
-    StorageChoice const choice{.sharding = sharding, .types = mixed_adam};
+    Choice const choice{.sharding = sharding, .types = mixed_adam};
     Plan const plan = make_plan(partition, choice, names, 3);
     CHECK(plan.world_size == 4);
     CHECK(plan.trained_elements == 2048 * 500 + 40'000);
     CHECK(plan.trained_elements + plan.padding_elements == partition.padded_elements());
     CHECK(plan.frozen_elements == 100);
     CHECK(plan.micro_steps == 3);
-    CHECK(plan.memory == memory_bytes(storage_elements(partition, choice), mixed_adam));
-    CHECK(plan.traffic == traffic_elements(partition, choice, 3));
+    CHECK(plan.memory == bytes_of(partition, choice));
+    CHECK(plan.traffic == traffic_elements(partition, choice.storage(), 3));
     CHECK(plan.names == names);
     CHECK(plan.storage.sharding == sharding);
   }
@@ -450,7 +519,7 @@ total                   1,597,440  3,194,880  100.0%
 
 TEST_CASE("the table names the formula of each stage") {
   Partition const partition = partition_of(printed_model(), 4);
-  auto const table = [&](StorageChoice choice, std::uint64_t micro_steps = 1) {
+  auto const table = [&](Choice choice, std::uint64_t micro_steps = 1) {
     choice.types = mixed_adam;
     return to_string(make_plan(partition, choice, names, micro_steps));
   };
@@ -464,7 +533,7 @@ TEST_CASE("the table names the formula of each stage") {
                  "  Ψ(N-1)/N x 4 micro-steps\n"));
   CHECK(contains(table({.sharding = pos_gp}, 4), "  2Ψ(N-1)/N x 4 micro-steps\n"));
   CHECK(contains(table({.sharding = pos, .borrowed = true}), "full ones lent by the trainer\n"));
-  StorageChoice const in_place{.sharding = pos, .borrowed = true, .in_place = true};
+  Choice const in_place{.sharding = pos, .borrowed = true, .in_place = true};
   CHECK_FALSE(contains(table(in_place), "full ones lent"));
   CHECK_FALSE(contains(table({.sharding = pos_gp}), "tied tensors again"));
   Model tied = printed_model();

@@ -32,14 +32,14 @@ class GradientStore {
   ZERO_APART ZERO_COLD GradientStore(Model const& model,
                                      int rank,
                                      StorageForm const& form,
-                                     StorageTypes const& types,
+                                     KindTypes const& types,
                                      StorageElements const& elements,
                                      Arena& arena);
 
   [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
   [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
-  /// Of full gradients, here and on their way.
-  [[nodiscard]] DType dtype() const noexcept { return full_.dtype; }
+  /// Of a kind's full gradients, here and on their way.
+  [[nodiscard]] DType dtype(std::size_t kind) const noexcept { return kinds_[kind].full.dtype; }
 
   /// Gives the group's full gradients memory to add to: zeros, but for tensors that are to be
   /// overwritten. What is kept for the whole model is there, and what is lent is as it is.
@@ -47,7 +47,8 @@ class GradientStore {
   ZERO_APART [[nodiscard]] bool take(std::size_t g, bool overwritten);
   /// Takes it back.
   void release(std::size_t g) noexcept {
-    if (slot_of_[g] != no_slot) taken_[std::exchange(slot_of_[g], no_slot)] = 0;
+    if (slot_of_[g] == no_slot) return;
+    kinds_[partition_->groups()[g].kind].taken[std::exchange(slot_of_[g], no_slot)] = 0;
   }
   /// Zeroes the tensors of a group that has memory of the library, of which `which(t)` says so.
   template <class Which>
@@ -55,14 +56,15 @@ class GradientStore {
     partition_->for_each_segment(partition_->groups()[g].range, [&](Segment const& piece) {
       if (!which(piece.tensor)) return;
       Elements const full = tensor(piece.tensor);
-      space_.zero(full.first, full.count * size_of(dtype()));
+      space_.zero(full.first, full.count * size_of(dtype(partition_->groups()[g].kind)));
     });
   }
   /// Full gradients that are kept are zero whenever nothing was added to them yet, so that a
   /// trainer may add to them without asking first.
   void clear_whole() const {
-    if (full_.first == nullptr) return;
-    space_.zero(full_.first, full_.bytes(partition_->padded_elements()));
+    for (KindGradients const& kind : kinds_) {
+      if (kind.full_bytes > 0) space_.zero(kind.full.first, kind.full_bytes);
+    }
   }
 
   /// Full gradients of a group that has memory of the library: [group.padded].
@@ -77,10 +79,10 @@ class GradientStore {
   /// Where this rank's reduced share of a bucket is received, or micro-steps add up, where that is
   /// an array of its own.
   [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
-    return shard_.from(bucket.in_shards());
+    return kinds_[bucket.kind()].shard.from(bucket.in_shards());
   }
   [[nodiscard]] Array sums(BucketSpan const& bucket) const noexcept {
-    return sums_.from(bucket.in_shards());
+    return kinds_[bucket.kind()].sums.from(bucket.in_shards());
   }
   /// This rank's reduced share of a bucket, after the reduction, unless it lies in lent tensors.
   [[nodiscard]] Array reduced(BucketSpan const& bucket) const noexcept {
@@ -90,6 +92,18 @@ class GradientStore {
 
  private:
   static constexpr std::size_t no_slot = SIZE_MAX;
+  /// Slots of the pool are of equal size, and taken by the groups under way. Groups of tied
+  /// tensors, to which units add at different times, have places of their own.
+  struct KindGradients {
+    Array full;
+    std::size_t full_bytes = 0;  ///< 0 where there are none
+    Array shard;
+    Array sums;
+    Array pool;
+    Array tied;
+    std::uint64_t slot_elements = 0;
+    std::vector<std::uint8_t> taken;
+  };
 
   Model const* model_;
   Partition const* partition_;
@@ -97,15 +111,7 @@ class GradientStore {
   int rank_;
   StorageForm form_;
   LentTensors lent_;
-  Array full_;
-  Array shard_;
-  Array sums_;
-  Array pool_;
-  Array tied_;
-  /// Slots of the pool are of equal size, and taken by the groups under way. Groups of tied
-  /// tensors, to which units add at different times, have places of their own.
-  std::uint64_t slot_elements_;
-  std::vector<std::uint8_t> taken_;
+  std::vector<KindGradients> kinds_;
   std::vector<std::size_t> slot_of_;        ///< of each group
   std::vector<std::uint64_t> tied_offset_;  ///< likewise
 };
@@ -118,20 +124,20 @@ class ParameterStore {
   ZERO_APART ZERO_COLD ParameterStore(std::vector<Tensor> const& tensors,
                                       Partition const& partition,
                                       Form form,
-                                      DType dtype,
+                                      KindTypes const& types,
                                       StorageElements const& elements,
                                       Arena& arena);
 
   [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
   [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
-  [[nodiscard]] DType dtype() const noexcept { return base_.dtype; }
+  [[nodiscard]] DType dtype(std::size_t kind) const noexcept { return bases_[kind].dtype; }
   [[nodiscard]] bool shares() const noexcept { return form_ == Form::share; }
 
   /// A whole tensor that lives on every rank.
   ZERO_APART [[nodiscard]] Array tensor(std::size_t t) const;
   /// A run of elements of a range that this rank holds. Where it holds its share alone, the range
   /// is that share of the bucket.
-  ZERO_APART [[nodiscard]] std::byte* segment(BucketSpan const& bucket, Segment const& piece) const;
+  ZERO_APART [[nodiscard]] Array segment(BucketSpan const& bucket, Segment const& piece) const;
 
   /// The range of a bucket that this rank holds.
   [[nodiscard]] Range held(BucketSpan const& bucket, int rank) const noexcept {
@@ -139,20 +145,20 @@ class ParameterStore {
   }
   /// This rank's share of a bucket, where it holds no more.
   [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
-    return base_.from(bucket.in_shards());
+    return bases_[bucket.kind()].from(bucket.in_shards());
   }
   /// All shares of a bucket as one run of memory, null if they do not lie so; where more than a
   /// share is held.
   [[nodiscard]] Array whole(BucketSpan const& bucket) const noexcept {
-    if (form_ == Form::lent) return {lent_.in_place(bucket.index()), base_.dtype};
-    return base_.from(bucket.in_full());
+    if (form_ == Form::lent) return {lent_.in_place(bucket.index()), dtype(bucket.kind())};
+    return bases_[bucket.kind()].from(bucket.in_full());
   }
 
  private:
   Partition const* partition_;
   Form form_;
   LentTensors lent_;
-  Array base_;
+  std::vector<Array> bases_;  ///< by kind
   Array frozen_;
 };
 
@@ -160,15 +166,10 @@ class ParameterStore {
 /// bucket where every rank updates everything.
 class StateStore {
  public:
-  ZERO_APART ZERO_COLD StateStore(int rank,
-                                  bool shares,
-                                  StorageTypes const& types,
-                                  StorageElements const& elements,
-                                  Arena& arena);
+  ZERO_APART ZERO_COLD StateStore(
+      int rank, bool shares, KindTypes const& types, StorageElements const& elements, Arena& arena);
 
   [[nodiscard]] bool shares() const noexcept { return shares_; }
-  /// How many arrays the rule works on, the masters among them.
-  [[nodiscard]] std::size_t arrays() const noexcept { return arrays_.size(); }
 
   /// The elements of a bucket that this rank updates.
   [[nodiscard]] Range updated(BucketSpan const& bucket) const noexcept {
@@ -177,13 +178,14 @@ class StateStore {
   /// Where the k-th array has that range; not where it has no memory of its own. Nobody else knows
   /// where arrays lie.
   [[nodiscard]] Array at(BucketSpan const& bucket, std::size_t k) const noexcept {
-    return arrays_[k].from(shares_ ? bucket.in_shards() : bucket.in_full());
+    return arrays_[bucket.kind()][k].from(shares_ ? bucket.in_shards() : bucket.in_full());
   }
 
  private:
   int rank_;
   bool shares_;
-  std::vector<Array> arrays_;  ///< the first null where parameters are their own masters
+  /// By kind; the first null where parameters are their own masters.
+  std::vector<std::vector<Array>> arrays_;
 };
 
 #if ZERO_BODIES
@@ -191,7 +193,7 @@ class StateStore {
 ZERO_BODY GradientStore::GradientStore(Model const& model,
                                        int rank,
                                        StorageForm const& form,
-                                       StorageTypes const& types,
+                                       KindTypes const& types,
                                        StorageElements const& elements,
                                        Arena& arena)
     : model_(&model),
@@ -202,22 +204,27 @@ ZERO_BODY GradientStore::GradientStore(Model const& model,
       lent_(model.tensors,
             model.partition,
             "gradients",
-            types.wire,
+            types.front().wire,
             form.gradients == Form::Gradients::lent,
             form.reduced == Form::Reduced::lent),
-      full_(arena.take(Role::gradients, elements.full_gradients, types.wire)),
-      shard_(arena.take(Role::gradients, elements.shard_gradients, types.wire)),
-      sums_(arena.take(Role::gradients, elements.shard_sums, types.accumulate)),
-      pool_(arena.take(
-          Role::gradient_pool, elements.gradient_slot * elements.gradient_slots, types.wire)),
-      tied_(arena.take(Role::gradient_pool, elements.tied_gradients, types.wire)),
-      slot_elements_(elements.gradient_slot),
-      taken_(static_cast<std::size_t>(elements.gradient_slots), 0),
       slot_of_(model.partition.groups().size(), no_slot) {
-  std::uint64_t offset = 0;
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    KindElements const& kind = elements.kinds[k];
+    KindGradients& own = kinds_.emplace_back();
+    own.full = arena.take(Role::gradients, kind.full_gradients, types[k].wire);
+    own.full_bytes = own.full.bytes(kind.full_gradients);
+    own.shard = arena.take(Role::gradients, kind.shard_gradients, types[k].wire);
+    own.sums = arena.take(Role::gradients, kind.shard_sums, types[k].accumulate);
+    std::uint64_t const slots = kind.gradient_slot * kind.gradient_slots;
+    own.pool = arena.take(Role::gradient_pool, slots, types[k].wire);
+    own.tied = arena.take(Role::gradient_pool, kind.tied_gradients, types[k].wire);
+    own.slot_elements = kind.gradient_slot;
+    own.taken.resize(static_cast<std::size_t>(kind.gradient_slots), 0);
+  }
+  std::vector<std::uint64_t> offset(types.size(), 0);
   for (BucketGroup const& group : model.partition.groups()) {
-    tied_offset_.push_back(offset);
-    if (group.tied) offset += group.padded;
+    tied_offset_.push_back(offset[group.kind]);
+    if (group.tied) offset[group.kind] += group.padded;
   }
 }
 
@@ -225,10 +232,11 @@ ZERO_BODY bool GradientStore::take(std::size_t g, bool overwritten) {
   BucketGroup const& group = partition_->groups()[g];
   if (form_.gradients != Form::Gradients::pooled || group.padded == 0) return true;
   if (!group.tied && slot_of_[g] == no_slot) {
-    auto const free = std::find(taken_.begin(), taken_.end(), 0);
-    if (free == taken_.end()) return false;
+    auto& taken = kinds_[group.kind].taken;
+    auto const free = std::find(taken.begin(), taken.end(), 0);
+    if (free == taken.end()) return false;
     *free = 1;
-    slot_of_[g] = static_cast<std::size_t>(free - taken_.begin());
+    slot_of_[g] = static_cast<std::size_t>(free - taken.begin());
   }
   Array const all = full(g);
   std::byte* done = all.first;
@@ -250,9 +258,11 @@ ZERO_BODY bool GradientStore::take(std::size_t g, bool overwritten) {
 
 ZERO_BODY Array GradientStore::full(std::size_t g) const noexcept {
   BucketGroup const& group = partition_->groups()[g];
-  if (group.padded == 0) return {nullptr, dtype()};
-  if (form_.gradients == Form::Gradients::whole) return full_.from(group.in_full);
-  return group.tied ? tied_.from(tied_offset_[g]) : pool_.from(slot_of_[g] * slot_elements_);
+  KindGradients const& kind = kinds_[group.kind];
+  if (group.padded == 0) return {nullptr, kind.full.dtype};
+  if (form_.gradients == Form::Gradients::whole) return kind.full.from(group.in_full);
+  return group.tied ? kind.tied.from(tied_offset_[g])
+                    : kind.pool.from(slot_of_[g] * kind.slot_elements);
 }
 
 ZERO_BODY Elements GradientStore::tensor(std::size_t t) const noexcept {
@@ -268,33 +278,41 @@ ZERO_BODY Elements GradientStore::tensor(std::size_t t) const noexcept {
 ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
                                          Partition const& partition,
                                          Form form,
-                                         DType dtype,
+                                         KindTypes const& types,
                                          StorageElements const& elements,
                                          Arena& arena)
     : partition_(&partition),
       form_(form),
-      lent_(tensors, partition, "parameters", dtype, form == Form::lent, false),
-      base_(arena.take(Role::parameters, elements.parameters, dtype)),
-      frozen_(arena.take(Role::parameters, elements.frozen, dtype)) {}
-
-ZERO_BODY Array ParameterStore::tensor(std::size_t t) const {
-  if (form_ == Form::lent) return {lent_[t], base_.dtype};
-  if (partition_->place(t).frozen) return frozen_.from(partition_->place(t).offset);
-  return base_.from(partition_->in_full(t));
+      lent_(tensors, partition, "parameters", types.front().parameter, form == Form::lent, false) {
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    bases_.push_back(
+        arena.take(Role::parameters, elements.kinds[k].parameters, types[k].parameter));
+  }
+  frozen_ = arena.take(Role::parameters, elements.frozen, types.front().parameter);
 }
 
-ZERO_BODY std::byte* ParameterStore::segment(BucketSpan const& bucket, Segment const& piece) const {
-  if (shares()) return share(bucket).at(piece.in_range);
-  return tensor(piece.tensor).at(piece.in_tensor);
+ZERO_BODY Array ParameterStore::tensor(std::size_t t) const {
+  TensorPlace const& place = partition_->place(t);
+  if (form_ == Form::lent) return {lent_[t], dtype(place.kind)};
+  if (place.frozen) return frozen_.from(place.offset);
+  return bases_[place.kind].from(partition_->in_full(t));
+}
+
+ZERO_BODY Array ParameterStore::segment(BucketSpan const& bucket, Segment const& piece) const {
+  if (shares()) return share(bucket).from(piece.in_range);
+  return tensor(piece.tensor).from(piece.in_tensor);
 }
 
 ZERO_BODY StateStore::StateStore(
-    int rank, bool shares, StorageTypes const& types, StorageElements const& elements, Arena& arena)
+    int rank, bool shares, KindTypes const& types, StorageElements const& elements, Arena& arena)
     : rank_(rank), shares_(shares) {
-  for (ArrayForm const& form : types.arrays) {
-    Role const role = arrays_.empty() ? Role::master : Role::state;
-    bool const held = form.coding != Coding::parameter;
-    arrays_.push_back(arena.take(role, held ? elements.updated : 0, form.dtype));
+  for (std::size_t k = 0; k < types.size(); ++k) {
+    std::vector<Array>& arrays = arrays_.emplace_back();
+    for (ArrayForm const& form : types[k].arrays) {
+      Role const role = arrays.empty() ? Role::master : Role::state;
+      bool const held = form.coding != Coding::parameter;
+      arrays.push_back(arena.take(role, held ? elements.kinds[k].updated : 0, form.dtype));
+    }
   }
 }
 

@@ -29,6 +29,11 @@ class HeldArrays;
 class Piece {
  public:
   [[nodiscard]] std::size_t tensor() const noexcept { return at_.tensor; }
+  /// Their storage kind, and its types.
+  [[nodiscard]] std::size_t kind() const noexcept {
+    return bucket_ != nullptr ? bucket_->kind() : 0;
+  }
+  ZERO_APART [[nodiscard]] StorageTypes const& types() const noexcept;
   /// The first of them in the tensor.
   [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
   [[nodiscard]] std::size_t count() const noexcept { return static_cast<std::size_t>(at_.count); }
@@ -56,7 +61,7 @@ class HeldArrays {
  public:
   HeldArrays(Ranks const& ranks,
              Partition const& partition,
-             StorageTypes const& types,
+             KindTypes const& types,
              ParameterStore const& parameters,
              StateStore const& states) noexcept
       : rank_(ranks.rank()),
@@ -65,8 +70,6 @@ class HeldArrays {
         types_(&types),
         parameters_(&parameters),
         states_(&states) {}
-
-  [[nodiscard]] StorageTypes const& types() const noexcept { return *types_; }
 
   /// Calls `visit(Piece const&)` for all of one bucket, in the order of the logical space.
   template <class Visit>
@@ -109,21 +112,23 @@ class HeldArrays {
   int rank_;
   int ranks_;
   Partition const* partition_;
-  StorageTypes const* types_;
+  KindTypes const* types_;
   ParameterStore const* parameters_;
   StateStore const* states_;
 };
 
 #if ZERO_BODIES
 
+ZERO_BODY StorageTypes const& Piece::types() const noexcept { return (*held_->types_)[kind()]; }
+
 ZERO_BODY Array Piece::parameter() const {
   ParameterStore const& parameters = *held_->parameters_;
   if (bucket_ == nullptr) return parameters.tensor(at_.tensor).from(first_);
-  return {parameters.segment(*bucket_, at_), parameters.dtype()};
+  return parameters.segment(*bucket_, at_);
 }
 
 ZERO_BODY Array Piece::array(std::size_t k) const {
-  if (held_->types_->arrays[k].coding == Coding::parameter) return parameter();
+  if (types().arrays[k].coding == Coding::parameter) return parameter();
   return held_->states_->at(*bucket_, k).from(at_.in_range);
 }
 

@@ -9,8 +9,8 @@
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/held/lent.hpp"
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -18,15 +18,22 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// The staging memory, sized for the largest bucket.
 class Staging {
  public:
-  ZERO_APART Staging(Partition const& partition, StorageElements const& elements, Arena& arena)
+  ZERO_APART Staging(Partition const& partition,
+                     KindTypes const& types,
+                     StorageElements const& elements,
+                     Arena& arena)
       : partition_(&partition),
         memory_(arena.take(Role::staging, elements.staging_bytes)),
-        bucket_(partition.largest_bucket()),
-        space_(arena.space()) {}
+        space_(arena.space()) {
+    for (std::size_t k = 0; k < types.size(); ++k) {
+      Array const bucket{nullptr, types[k].wire};
+      bucket_bytes_ = (std::max)(bucket_bytes_, bucket.bytes(partition.largest_bucket(k)));
+    }
+  }
 
-  /// The i-th buffer for a whole bucket of a type.
+  /// The i-th buffer for a whole bucket of a type; there are several of gradients on their way.
   [[nodiscard]] Array buffer(DType dtype, std::size_t i = 0) const noexcept {
-    return Array{memory_.data(), dtype}.from(i * bucket_);
+    return {memory_.data() + i * bucket_bytes_, dtype};
   }
 
   /// Copies a bucket's tensors from lent memory to one run; gaps and padding become zero, and so do
@@ -78,7 +85,7 @@ class Staging {
  private:
   Partition const* partition_;
   std::span<std::byte> memory_;
-  std::uint64_t bucket_;
+  std::size_t bucket_bytes_ = 0;
   AnySpace space_;
 };
 

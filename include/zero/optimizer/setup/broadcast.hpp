@@ -118,7 +118,6 @@ ZERO_BODY void FromRoot::fetch(Tensor const& tensor, std::size_t first) {
 
 ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
   bool const shares = parts.states.shares();
-  bool const has_master = parts.kernels.types().has_master();
   FromRoot source(parts, values, root);
   Loader loader(parts, ValueSource(source), parts.overflow);
   parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
@@ -129,9 +128,10 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
         Array parameter;
         Array master;
         if (!parts.parameters.shares() || updates) {
-          parameter = {parts.parameters.segment(bucket, piece), parts.parameters.dtype()};
+          parameter = parts.parameters.segment(bucket, piece);
         }
-        if (has_master && updates) master = parts.states.at(bucket, 0).from(piece.in_range);
+        if (parts.types[bucket.kind()].has_master() && updates)
+          master = parts.states.at(bucket, 0).from(piece.in_range);
         loader.load(
             piece.tensor, piece.in_tensor.offset(), piece.count, nullptr, parameter, master);
       });

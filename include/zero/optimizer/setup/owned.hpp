@@ -32,7 +32,7 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
     Slice const& slice = parts.slices[piece.tensor()];
     // The masters, and the states behind them.
     std::vector<Array> arrays;
-    for (std::size_t k = 0; k < parts.states.arrays(); ++k) arrays.push_back(piece.array(k));
+    for (std::size_t k = 0; k < piece.types().arrays.size(); ++k) arrays.push_back(piece.array(k));
     std::vector<void*> memory(arrays.size());
     std::vector<std::vector<std::byte>> copies(space.host_accessible() ? 0 : arrays.size());
     for (std::uint64_t done = 0; done < piece.count();) {

@@ -65,6 +65,7 @@ ZERO_BODY Plan plan_of(PolicyFacts const& policies,
   return make_plan(Partition(take_apart(tensors).tensors,
                              partition_options(policies, options.world_size, bucket)),
                    policies.choice(prefetch.depth, options.communicator_bytes),
+                   {policies.types},
                    plan_names(policies, rule),
                    options.micro_steps);
 }

@@ -128,9 +128,10 @@ ZERO_APART ZERO_COLD void require_fit(Parts& parts);
 #if ZERO_BODIES
 
 ZERO_BODY void fit(Parts& parts, Overflow overflow, DType type, OwnedRun const& run) {
-  for (DType const limit : {parts.policies.types.parameter, parts.policies.types.master()}) {
+  auto const t = static_cast<std::size_t>(run.tensor - parts.described.data());
+  StorageTypes const& types = parts.types[parts.kind_of(t)];
+  for (DType const limit : {types.parameter, types.master()}) {
     std::size_t const i = kernel::first_overflow(limit, type, run.master, run.count, overflow);
-    auto const t = static_cast<std::size_t>(run.tensor - parts.described.data());
     auto const place = static_cast<std::int64_t>(hash_place(t, run.first + i));
     if (i == run.count || place >= parts.now.refused[0]) continue;
     double value = 0.;
@@ -250,7 +251,7 @@ ZERO_APART ZERO_COLD void hash_parameters(Parts& parts, Piece const& piece, std:
       word, piece.parameter(), piece.count(), hash_place(piece.tensor(), piece.first()));
 }
 ZERO_APART ZERO_COLD void hash_masters(Parts& parts, Piece const& piece, std::uint64_t* word) {
-  if (!parts.held.types().has_master()) return;
+  if (!piece.types().has_master()) return;
   parts.kernels.add_hash(word,
                          piece.master(),
                          piece.count(),
@@ -323,19 +324,21 @@ ZERO_BODY void compare_replicated(Parts& parts) {
 }
 
 ZERO_BODY void compare_masters(Parts& parts) {
-  if (!parts.kernels.types().has_master()) return;
+  auto const has_master = [](StorageTypes const& types) { return types.has_master(); };
+  if (std::none_of(parts.types.begin(), parts.types.end(), has_master)) return;
   constexpr std::uint64_t none = ~std::uint64_t{0};
   std::uint64_t first = none;
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   parts.space().upload(word, &first, sizeof(first));
   parts.held.trained(Extent::updated, [&](Piece const& piece) {
     // Lent parameters that nobody has adopted yet have no masters.
-    if (!parts.now.values_set) return;
-    parts.kernels.find_unrounded(word,
-                                 piece.parameter().first,
-                                 piece.master().first,
-                                 piece.count(),
-                                 hash_place(piece.tensor(), piece.first()));
+    if (!parts.now.values_set || !piece.types().has_master()) return;
+    parts.kernels.of(piece.kind())
+        .find_unrounded(word,
+                        piece.parameter().first,
+                        piece.master().first,
+                        piece.count(),
+                        hash_place(piece.tensor(), piece.first()));
   });
   parts.space().download(&first, word, sizeof(first));
   RankWords const ranks(parts.groups.world(), parts.arena, parts.control->words);

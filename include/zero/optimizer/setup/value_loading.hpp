@@ -118,7 +118,6 @@ ZERO_BODY void load(Parts& parts,
                     std::vector<bool> const* loaded,
                     FunctionRef<void()> all_asked) {
   bool const share = parts.parameters.shares();
-  bool const has_master = parts.kernels.types().has_master();
   Partition const& partition = parts.partition;
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
@@ -133,7 +132,7 @@ ZERO_BODY void load(Parts& parts,
       parts.held.of_bucket(bucket, Extent::read, [&](Piece const& piece) {
         if (asked(piece.tensor())) parameter(piece, own(piece.tensor()));
       });
-      if (has_master && stores) {
+      if (parts.types[bucket.kind()].has_master() && stores) {
         parts.held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
           if (!asked(piece.tensor())) return;
           loader.load(piece.tensor(), piece.first(), piece.count(), nullptr, piece.master());
@@ -170,10 +169,10 @@ ZERO_BODY void load(Parts& parts,
 }
 
 ZERO_BODY void adopt(Parts const& parts) {
-  if (!parts.kernels.types().has_master()) return;
   parts.held.trained(Extent::updated, [&](Piece const& piece) {
-    parts.kernels.master_from_parameter(
-        piece.master().first, piece.parameter().first, piece.count());
+    if (!piece.types().has_master()) return;
+    parts.kernels.of(piece.kind())
+        .master_from_parameter(piece.master().first, piece.parameter().first, piece.count());
   });
 }
 

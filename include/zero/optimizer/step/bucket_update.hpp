@@ -31,8 +31,9 @@ class BucketUpdate {
                                     TensorCounts const& counts,
                                     Kernels kernels);
 
-  /// Has loaded what a decision and updates take.
+  /// Has loaded what a decision takes, and what updates of a kind do.
   ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
+  ZERO_APART ZERO_COLD void load_kind(Kernels const& loading) const;
 
   /// Decides whether the step updates, and computes what all its updates need.
   ZERO_APART void decide(Decide const& decide);
@@ -49,6 +50,7 @@ class BucketUpdate {
     std::byte const* parameter_end = nullptr;
     std::byte const* gradient_end = nullptr;
     std::size_t tensor = 0;  ///< the first
+    std::size_t kind = 0;    ///< of all
     bool own = false;        ///< it may have missed updates, and is alone
   };
 
@@ -85,7 +87,7 @@ ZERO_BODY BucketUpdate::BucketUpdate(Model const& model,
       control_(control),
       counts_(counts),
       kernels_(kernels),
-      state_(states.arrays() - 1) {}
+      state_(kernels.types().states().size()) {}
 
 ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
   TensorRule const rule{rules_->common()};
@@ -96,6 +98,10 @@ ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
   loading.decide({}, nullptr, nullptr, rules.data(), rules.size());
   loading.prepare(&own, nullptr, nullptr, rule);
   loading.prepare(nullptr, nullptr, nullptr, rule);
+}
+
+ZERO_BODY void BucketUpdate::load_kind(Kernels const& loading) const {
+  TensorRule const rule{rules_->common()};
   std::vector<void*> const none(state_.size());
   loading.update(rule.rule, nullptr, nullptr, {.state = none.data(), .count = 1});
 }
@@ -107,9 +113,9 @@ ZERO_BODY void BucketUpdate::decide(Decide const& decide) {
 
 ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
   Run run;
-  bool const has_master = kernels_.types().has_master();
+  bool const has_master = kernels_.of(bucket.kind()).types().has_master();
   model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
-    Array const parameter{parameters_->segment(bucket, piece), parameters_->dtype()};
+    Array const parameter = parameters_->segment(bucket, piece);
     Array const master = has_master ? states_->at(bucket, 0).from(piece.in_range) : parameter;
     auto* const gradient = gradients.at(piece.in_range);
     Run next;
@@ -120,6 +126,7 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     next.master_end = master.at(piece.count);
     next.gradient_end = gradient + gradients.bytes(piece.count);
     next.tensor = piece.tensor;
+    next.kind = bucket.kind();
     next.own = presence_->may_have_rested(piece.tensor);
     if (has_master) {
       next.arrays.parameter = parameter.first;
@@ -162,7 +169,7 @@ ZERO_BODY void BucketUpdate::update(Run const& run) const {
     OwnTerms const own{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
     kernels_.prepare(run.own ? &own : nullptr, terms, scalars, rules_->rated(run.tensor));
   }
-  kernels_.update(rules_->of(run.tensor), terms, scalars, run.arrays);
+  kernels_.of(run.kind).update(rules_->of(run.tensor), terms, scalars, run.arrays);
 }
 
 #endif

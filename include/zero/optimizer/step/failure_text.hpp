@@ -65,13 +65,14 @@ ZERO_APART [[nodiscard]] ZERO_COLD Error explain_failure(std::span<Parts* const>
 #if ZERO_BODIES
 
 ZERO_APART [[nodiscard]] ZERO_COLD bool are_finite(Parts& parts,
+                                                   std::size_t kind,
                                                    Array gradients,
                                                    std::uint64_t count);
-ZERO_BODY bool are_finite(Parts& parts, Array gradients, std::uint64_t count) {
+ZERO_BODY bool are_finite(Parts& parts, std::size_t kind, Array gradients, std::uint64_t count) {
   ExactSum sum;
   ExactSum* const squares = &parts.control->squares;
   parts.space().zero(squares, sizeof(sum));
-  parts.kernels.add_squares(squares, gradients.first, static_cast<std::size_t>(count));
+  parts.kernels.of(kind).add_squares(squares, gradients.first, static_cast<std::size_t>(count));
   parts.space().download(&sum, squares, sizeof(sum));
   return ExactSum::finite(sum.words());
 }
@@ -94,11 +95,11 @@ ZERO_BODY FoundElement first_not_finite(Parts& parts) {
       auto const tensor = static_cast<std::int64_t>(piece.tensor);
       if (first.tensor >= 0 && first.tensor <= tensor) return;
       Array const run = share.from(piece.in_range);
-      if (are_finite(parts, run, piece.count)) return;
+      if (are_finite(parts, bucket.kind(), run, piece.count)) return;
       std::uint64_t begin = 0;
       for (std::uint64_t count = piece.count; count > 1;) {
         std::uint64_t const front = count / 2;
-        bool const later = are_finite(parts, run.from(begin), front);
+        bool const later = are_finite(parts, bucket.kind(), run.from(begin), front);
         if (later) begin += front;
         count = later ? count - front : front;
       }
@@ -127,8 +128,9 @@ ZERO_BODY Brought brought(Parts& parts, FoundElement const& found) {
   Elements const full = parts.gradients.tensor(t);
   auto const element = static_cast<std::uint64_t>(found.element);
   if (element >= full.count) return Brought::unknown;
-  Array const all{static_cast<std::byte*>(full.first), parts.gradients.dtype()};
-  return are_finite(parts, all.from(element), 1) ? Brought::finite : Brought::not_finite;
+  std::size_t const kind = parts.partition.place(t).kind;
+  Array const all{static_cast<std::byte*>(full.first), parts.gradients.dtype(kind)};
+  return are_finite(parts, kind, all.from(element), 1) ? Brought::finite : Brought::not_finite;
 }
 
 /// What one optimizer has to do with it: options or tensors; nothing, if nothing.

@@ -145,9 +145,10 @@ class GatherPool {
   [[nodiscard]] GatherGroup const& gathered(int group) const noexcept {
     return partition_->gather_groups()[static_cast<std::size_t>(group)];
   }
-  [[nodiscard]] Array memory(Slots::Slot const& slot) const noexcept {
-    return pool_.from(slots_.number(slot) * slot_elements_);
-  }
+  /// Where a group begins in a slot, in which those of a gather group lie one after the other.
+  ZERO_APART [[nodiscard]] Array in_slot(Slots::Slot const& slot,
+                                         int gathers,
+                                         std::size_t group) const noexcept;
   /// Learns the direction in which the trainer walks through the units.
   ZERO_APART void follow(int unit) noexcept;
   /// The next group with anything to gather.
@@ -158,8 +159,8 @@ class GatherPool {
   Partition const* partition_;
   ParameterStore const* parameters_;
   int prefetch_;
-  std::uint64_t slot_elements_;
-  Array pool_;
+  std::size_t slot_bytes_;
+  std::byte* pool_;
   Slots slots_;
   std::vector<ReadUnits> read_;  ///< by slot
   int last_unit_ = no_unit;
@@ -190,9 +191,9 @@ ZERO_BODY GatherPool::GatherPool(Ranks& ranks,
       partition_(&partition),
       parameters_(&parameters),
       prefetch_(prefetch),
-      slot_elements_(elements.gather_slot),
-      pool_(arena.take(
-          Role::gather_pool, elements.gather_slot * elements.gather_slots, parameters.dtype())),
+      slot_bytes_(static_cast<std::size_t>(elements.gather_slot_bytes)),
+      pool_(
+          arena.take(Role::gather_pool, elements.gather_slot_bytes * elements.gather_slots).data()),
       slots_(ranks, elements.gather_slots, most_gathered_buckets(partition)),
       read_(static_cast<std::size_t>(elements.gather_slots)) {}
 
@@ -236,7 +237,21 @@ ZERO_BODY void GatherPool::after_read(int unit) noexcept {
 
 ZERO_BODY std::byte* GatherPool::tensor(int unit, std::size_t t) noexcept {
   int const group = group_of(unit);
-  return memory(*slots_.find(group)).at(partition_->in_gathered(gathered(group), t));
+  std::size_t const own = partition_->group_of(t);
+  return in_slot(*slots_.find(group), group, own).at(partition_->in_group(t));
+}
+
+ZERO_BODY Array GatherPool::in_slot(Slots::Slot const& slot,
+                                    int gathers,
+                                    std::size_t group) const noexcept {
+  std::byte* begin = pool_ + slots_.number(slot) * slot_bytes_;
+  for (std::size_t const g : gathered(gathers).groups) {
+    BucketGroup const& other = partition_->groups()[g];
+    Array const here{begin, parameters_->dtype(other.kind)};
+    if (g == group) return here;
+    begin = here.at(other.padded);
+  }
+  return {};
 }
 
 ZERO_BODY void GatherPool::settle() { slots_.settle(); }
@@ -262,14 +277,15 @@ ZERO_BODY std::optional<int> GatherPool::next(int group) const noexcept {
 
 ZERO_BODY void GatherPool::start(Slots::Slot& slot, int group) {
   read_[slots_.number(slot)] = {gathered(group).last_unit + 1, gathered(group).first_unit - 1};
-  partition_->for_each_bucket_of(gathered(group), [&](BucketSpan const& bucket, Place where) {
+  partition_->for_each_bucket_of(gathered(group), [&](BucketSpan const& bucket) {
+    Array const share = parameters_->share(bucket);
     slots_.start(slot,
                  {.op = Op::all_gather,
-                  .dtype = pool_.dtype,
-                  .accumulate = pool_.dtype,
+                  .dtype = share.dtype,
+                  .accumulate = share.dtype,
                   .count = bucket.shard(),
-                  .send = parameters_->share(bucket).first,
-                  .recv = memory(slot).at(where),
+                  .send = share.first,
+                  .recv = in_slot(slot, group, bucket.group()).at(bucket.in_group()),
                   .bucket = static_cast<int>(bucket.index())});
   });
 }

@@ -74,7 +74,7 @@ class GradientNorm {
  private:
   /// Takes in the partitioned tensors of a share. Blocks end where tensors do, and begin again
   /// where those of the logical space do.
-  ZERO_APART void add_partitioned(Array reduced, Range share) const;
+  ZERO_APART void add_partitioned(Kernels const& kernels, Array reduced, Range share) const;
 
   int rank_;
   Partition const* partition_;
@@ -89,19 +89,22 @@ class GradientNorm {
 
 ZERO_BODY void GradientNorm::add(BucketSpan const& bucket, Array reduced) const {
   Range const share = bucket.share(rank_);
-  if (divided_ != nullptr) return add_partitioned(reduced, share);
+  Kernels const kernels = kernels_.of(bucket.kind());
+  if (divided_ != nullptr) return add_partitioned(kernels, reduced, share);
   auto const count = static_cast<std::size_t>(share.count());
-  if (count > 0) kernels_.add_squares(squares_, reduced.first, count);
+  if (count > 0) kernels.add_squares(squares_, reduced.first, count);
 }
 
-ZERO_BODY void GradientNorm::add_partitioned(Array reduced, Range share) const {
+ZERO_BODY void GradientNorm::add_partitioned(Kernels const& kernels,
+                                             Array reduced,
+                                             Range share) const {
   partition_->for_each_segment(share, [&](Segment const& piece) {
     if (!(*divided_)[piece.tensor].partitioned) return;
     std::uint64_t const begin = piece.in_range.offset();
     std::uint64_t const head = (std::min)(piece.count, (block - begin % block) % block);
     auto const add_run = [&](std::uint64_t first, std::uint64_t count) {
       if (count == 0) return;
-      kernels_.add_squares(squares_, reduced.at(first), static_cast<std::size_t>(count));
+      kernels.add_squares(squares_, reduced.at(first), static_cast<std::size_t>(count));
     };
     add_run(begin, head);
     add_run(begin + head, piece.count - head);

@@ -64,7 +64,7 @@ ZERO_BODY void Publish::after_update(BucketSpan const& bucket) {
   bool const scattered = whole.first == nullptr;
   if (scattered) {
     settle();
-    whole = staging_->buffer(parameters_->dtype());
+    whole = staging_->buffer(parameters_->dtype(bucket.kind()));
     staging_->collect(bucket.share(rank), parameters_->lent(), whole.from(bucket.part(rank)));
   }
   Collective const gather{.op = Op::all_gather,

@@ -17,6 +17,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -120,9 +122,13 @@ class Reduction {
   /// All shares of a bucket as one run in which at least this rank's is reduced: lent memory, or
   /// staging, to which it is copied.
   ZERO_APART [[nodiscard]] Array run_of_lent(BucketSpan const& bucket) const;
+  /// Of a bucket's gradients on their way.
+  [[nodiscard]] DType dtype(BucketSpan const& bucket) const noexcept {
+    return store_->dtype(bucket.kind());
+  }
   /// One staging buffer per reduction in flight; at most that many are, so none is overwritten.
-  [[nodiscard]] Array staging_buffer() const noexcept {
-    return staging_->buffer(store_->dtype(), launched_ % reductions_in_flight);
+  [[nodiscard]] Array staging_buffer(BucketSpan const& bucket) const noexcept {
+    return staging_->buffer(dtype(bucket), launched_ % reductions_in_flight);
   }
   /// Waits for the reduction that was started first.
   ZERO_APART void arrive();
@@ -187,14 +193,18 @@ ZERO_BODY Reduction::Reduction(PolicyFacts const& policies,
       tickets_(ranks.tickets(reductions_in_flight)) {}
 
 ZERO_BODY void Reduction::load(Kernels const& loading) const {
-  if (form_.reduced != Form::Reduced::sums || partition_->bucket_count() == 0) return;
+  if (form_.reduced != Form::Reduced::sums) return;
   // These run, over zeros, and over as many as in a step: CUB may keep the tile that suits the
   // first array it meets.
-  BucketSpan const bucket = partition_->bucket(0);
-  Array const sums = store_->sums(bucket);
-  space_.zero(sums.first, sums.bytes(bucket.shard()));
-  loading.sums_from_wire(sums.first, sums.first, bucket.shard());
-  loading.add_wire_to_sums(sums.first, sums.first, bucket.shard());
+  std::vector<std::uint8_t> done(partition_->placement().kind_count(), 0);
+  partition_->for_each_bucket([&](BucketSpan const& bucket) {
+    if (std::exchange(done[bucket.kind()], std::uint8_t{1}) != 0) return;
+    Array const sums = store_->sums(bucket);
+    Kernels const kernels = loading.of(bucket.kind());
+    space_.zero(sums.first, sums.bytes(bucket.shard()));
+    kernels.sums_from_wire(sums.first, sums.first, bucket.shard());
+    kernels.add_wire_to_sums(sums.first, sums.first, bucket.shard());
+  });
 }
 
 ZERO_BODY void Reduction::open(int unit, bool overwritten) {
@@ -342,24 +352,25 @@ ZERO_BODY void Reduction::launch(Departure const& next) {
 
 ZERO_BODY Collective Reduction::reduction_of(BucketSpan const& bucket) {
   Array const all = lends_ ? lent(bucket) : store_->full(bucket);
+  StorageTypes const& types = kernels_.of(bucket.kind()).types();
   Collective reduction{.op = Op::reduce_scatter,
-                       .dtype = kernels_.types().wire,
-                       .accumulate = kernels_.types().accumulate,
+                       .dtype = types.wire,
+                       .accumulate = types.accumulate,
                        .count = bucket.shard(),
                        .send = all.first,
                        .recv = all.at(bucket.part(ranks_->rank())),
                        .bucket = static_cast<int>(bucket.index())};
   if (form_.reduced == Form::Reduced::own) {
     reduction.recv = store_->share(bucket).first;
-  } else if (lends_ && !in_lent_ && all.first != staging_buffer().first) {
-    reduction.recv = staging_buffer().first;
+  } else if (lends_ && !in_lent_ && all.first != staging_buffer(bucket).first) {
+    reduction.recv = staging_buffer(bucket).first;
   }
   return reduction;
 }
 
 ZERO_BODY Array Reduction::lent(BucketSpan const& bucket) {
   store_->lent().find_in_place(bucket);
-  Array const there{store_->lent().in_place(bucket.index()), store_->dtype()};
+  Array const there{store_->lent().in_place(bucket.index()), dtype(bucket)};
   bool some_empty = false;
   auto const empty = [&](std::size_t t) { return presence_->empty(t, accumulates_); };
   if (there.first != nullptr) {
@@ -368,7 +379,7 @@ ZERO_BODY Array Reduction::lent(BucketSpan const& bucket) {
     });
     if (!some_empty) return there;
   }
-  Array const packed = staging_buffer();
+  Array const packed = staging_buffer(bucket);
   staging_->pack(bucket, store_->lent(), packed, empty);
   return packed;
 }
@@ -387,9 +398,9 @@ ZERO_BODY void Reduction::write_back(BucketSpan const& bucket, Array received) c
 }
 
 ZERO_BODY Array Reduction::run_of_lent(BucketSpan const& bucket) const {
-  Array const there{store_->lent().in_place(bucket.index()), store_->dtype()};
+  Array const there{store_->lent().in_place(bucket.index()), dtype(bucket)};
   if (there.first != nullptr) return there;
-  Array const packed = staging_->buffer(store_->dtype());
+  Array const packed = staging_->buffer(dtype(bucket));
   int const rank = ranks_->rank();
   staging_->collect(bucket.share(rank), store_->lent(), packed.from(bucket.part(rank)));
   return packed;
@@ -404,9 +415,9 @@ ZERO_BODY void Reduction::arrive() {
   if (form_.reduced == Form::Reduced::sums) {
     add_to_sums(bucket, flight.received);
   } else if (!norm_->on_the_way()) {
-    norm_->add(bucket, {flight.received, store_->dtype()});
+    norm_->add(bucket, {flight.received, dtype(bucket)});
   }
-  if (in_lent_) write_back(bucket, {flight.received, store_->dtype()});
+  if (in_lent_) write_back(bucket, {flight.received, dtype(bucket)});
   if (!order_.arrive(bucket.group())) return;
   store_->release(bucket.group());
   if (lends_ && !in_lent_) free_lent(bucket.group());
@@ -414,10 +425,11 @@ ZERO_BODY void Reduction::arrive() {
 
 ZERO_BODY void Reduction::add_to_sums(BucketSpan const& bucket, void const* received) const {
   Array const sums = store_->sums(bucket);
+  Kernels const kernels = kernels_.of(bucket.kind());
   if (sums_begun_) {
-    kernels_.add_wire_to_sums(sums.first, received, bucket.shard());
+    kernels.add_wire_to_sums(sums.first, received, bucket.shard());
   } else {
-    kernels_.sums_from_wire(sums.first, received, bucket.shard());
+    kernels.sums_from_wire(sums.first, received, bucket.shard());
   }
 }
 

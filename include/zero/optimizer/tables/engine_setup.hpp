@@ -38,7 +38,6 @@ struct PolicyFacts {
   [[nodiscard]] constexpr StorageChoice choice(int prefetch,
                                                std::uint64_t communicator_bytes) const noexcept {
     return {.sharding = sharding,
-            .types = types,
             .full_gradients = full_gradients,
             .reduced_shard = reduced_shard,
             .borrowed = borrowed,
@@ -64,7 +63,7 @@ struct EngineSetup {
   CommunicatorRef model{};  ///< the model axis of a grid; without one all null
   SpaceCalls const* space_calls = nullptr;
   void const* space = nullptr;
-  KernelCalls const* kernels = nullptr;
+  KernelCalls const* const* kernels = nullptr;  ///< of each kind's types
   RuleCalls const* rule_calls = nullptr;
   void const* rule = nullptr;  ///< copied
   AllocatorRef allocator{};

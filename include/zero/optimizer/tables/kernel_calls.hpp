@@ -131,10 +131,17 @@ struct KernelCalls {
                  UpdateBuffers const& arrays);
 };
 
-/// These functions and the space that they work in, which outlives it.
+/// These functions, a table of them for each storage kind, and the space that they work in, which
+/// outlive it. What is not asked for by kind is the same of all.
 class Kernels {
  public:
-  Kernels(KernelCalls const& calls, void const* space) noexcept : calls_(&calls), space_(space) {}
+  Kernels(KernelCalls const* const* tables, void const* space) noexcept
+      : Kernels(tables, tables[0], space) {}
+
+  /// Those of a kind.
+  [[nodiscard]] Kernels of(std::size_t kind) const noexcept {
+    return {tables_, tables_[kind], space_};
+  }
 
   [[nodiscard]] StorageTypes const& types() const noexcept { return calls_->types; }
   [[nodiscard]] DType gradient() const noexcept { return calls_->gradient; }
@@ -190,12 +197,16 @@ class Kernels {
   template <class Work>
   void load(Work const& work) const {
     if (calls_->with_loading == nullptr) return;
-    auto const with = [&](void const* loading) { work(Kernels(*calls_, loading)); };
+    auto const with = [&](void const* loading) { work(Kernels(tables_, loading)); };
     calls_->with_loading(space_, FunctionRef<void(void const*)>(with));
   }
 
  private:
-  KernelCalls const* calls_;
+  Kernels(KernelCalls const* const* tables, KernelCalls const* calls, void const* space) noexcept
+      : tables_(tables), calls_(calls), space_(space) {}
+
+  KernelCalls const* const* tables_;
+  KernelCalls const* calls_;  ///< of one kind
   void const* space_;
 };
 
