@@ -240,17 +240,18 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
                                       .set_rate = F::set_rate,
                                       .fields = F::fields};
 
-/// The arrays of what a rule trains in a precision.
+/// The arrays of what a rule trains in a precision. No loop, which GCC does not evaluate any more
+/// once it has found an error: the error would then have more lines.
+template <Precision P, Rule R, std::size_t... K>
+[[nodiscard]] constexpr auto array_forms_of(std::index_sequence<K...>) noexcept {
+  Coding const masters = has_master<P> ? Coding::values : Coding::parameter;
+  return std::array<ArrayForm, sizeof...(K) + 1>{
+      ArrayForm{"master", dtype_of<typename P::Master>, masters},
+      ArrayForm{R::states[K].name, dtype_of<typename P::State>, Coding::values}...};
+}
 template <Precision P, Rule R>
-inline constexpr auto array_forms = [] {
-  std::array<ArrayForm, R::states.size() + 1> forms{ArrayForm{
-      "master", dtype_of<typename P::Master>, has_master<P> ? Coding::values : Coding::parameter}};
-  std::size_t k = 0;
-  for (StateArray const state : R::states) {
-    forms[++k] = {state.name, dtype_of<typename P::State>, Coding::values};
-  }
-  return forms;
-}();
+inline constexpr auto array_forms =
+    array_forms_of<P, R>(std::make_index_sequence<R::states.size()>());
 
 template <Precision P, Rule R>
 inline constexpr StorageTypes storage_types{.parameter = dtype_of<typename P::Parameter>,
