@@ -18,7 +18,7 @@ def main():
     if importlib.util.find_spec("torch") is None:
         done = subprocess.run([sys.executable, script, trainer, *SMALL], capture_output=True, text=True, check=False)
         assert done.returncode == 1 and "cannot import torch" in done.stderr, done
-        print("Python cannot import torch")
+        print("skipped: Python cannot import torch")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as scratch:
         written = pathlib.Path(scratch) / "peers.json"

@@ -155,7 +155,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
     return run.array != parameter_array && !(masters && run.array == master_array);
   });
   if (masters) return runs;
-  parts.held.trained(Extent::owned, [&](Piece const& piece) {
+  parts.held.trained(Extent::owned, [&](HeldPiece const& piece) {
     if (!parts.counts(piece.tensor())) return;
     ArrayRun run = run_of(piece, parameter_array, piece.parameter());
     run.masters = piece.master();

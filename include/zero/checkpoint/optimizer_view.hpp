@@ -36,7 +36,7 @@ struct ArrayRun {
 };
 
 /// What a piece has of an array.
-[[nodiscard]] inline ArrayRun run_of(Piece const& piece, std::string_view name, Array array) {
+[[nodiscard]] inline ArrayRun run_of(HeldPiece const& piece, std::string_view name, Array array) {
   return {.tensor = piece.tensor(),
           .array = name,
           .first = piece.first(),
@@ -72,16 +72,18 @@ ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts)
 
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
   std::vector<ArrayRun> runs;
-  auto const left_out = [&](Piece const& piece) { return own && !parts.counts(piece.tensor()); };
+  auto const left_out = [&](HeldPiece const& piece) {
+    return own && !parts.counts(piece.tensor());
+  };
   for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
-    parts.held.trained(own ? Extent::owned : Extent::updated, [&](Piece const& piece) {
+    parts.held.trained(own ? Extent::owned : Extent::updated, [&](HeldPiece const& piece) {
       if (left_out(piece)) return;
       ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.array(k));
       if (k == 0) run.limit = piece.types().parameter;
       append_run(runs, run);
     });
   }
-  parts.held.frozen(own ? Extent::owned : Extent::read, [&](Piece const& piece) {
+  parts.held.frozen(own ? Extent::owned : Extent::read, [&](HeldPiece const& piece) {
     if (!left_out(piece)) append_run(runs, run_of(piece, parameter_array, piece.parameter()));
   });
   std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {

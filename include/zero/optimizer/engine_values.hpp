@@ -238,7 +238,7 @@ ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states,
 ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
   parts_->refresh.settle();
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
-    parts_->held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
+    parts_->held.of_bucket(bucket, Extent::updated, [&](HeldPiece const& piece) {
       bool const follows = tensors.empty() || tensors[piece.tensor()];
       if (!follows || !piece.types().has_master()) return;
       parts_->kernels.of(piece.kind())

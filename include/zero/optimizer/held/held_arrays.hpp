@@ -26,7 +26,7 @@ enum class Extent : std::uint8_t {
 class HeldArrays;
 
 /// Elements of one tensor that lie behind each other in whatever a rank holds of them.
-class Piece {
+class HeldPiece {
  public:
   [[nodiscard]] std::size_t tensor() const noexcept { return at_.tensor; }
   /// Their storage kind, and its types.
@@ -46,7 +46,10 @@ class Piece {
 
  private:
   friend HeldArrays;
-  Piece(HeldArrays const& held, BucketSpan const* bucket, Segment const& at, std::uint64_t first)
+  HeldPiece(HeldArrays const& held,
+            BucketSpan const* bucket,
+            Segment const& at,
+            std::uint64_t first)
       : held_(&held), bucket_(bucket), at_(at), first_(first) {}
 
   HeldArrays const* held_;
@@ -71,7 +74,7 @@ class HeldArrays {
         parameters_(&parameters),
         states_(&states) {}
 
-  /// Calls `visit(Piece const&)` for all of one bucket, in the order of the logical space.
+  /// Calls `visit(HeldPiece const&)` for all of one bucket, in the order of the logical space.
   template <class Visit>
   void of_bucket(BucketSpan const& bucket, Extent extent, Visit const& visit) const {
     // Arrays are as long as what is updated.
@@ -79,7 +82,7 @@ class HeldArrays {
         extent == Extent::read ? parameters_->held(bucket, rank_) : states_->updated(bucket);
     Range const part = extent == Extent::owned ? bucket.share(rank_) : whole;
     partition_->for_each_segment(part, whole, [&](Segment const& at) {
-      visit(Piece(*this, &bucket, at, at.in_tensor.offset()));
+      visit(HeldPiece(*this, &bucket, at, at.in_tensor.offset()));
     });
   }
   /// The same for all buckets.
@@ -96,12 +99,12 @@ class HeldArrays {
     for (std::size_t t = 0; t < places.size(); ++t) {
       if (!places[t].frozen || places[t].storage != t) continue;
       Part const part = part_of(places[t].count, extent);
-      if (part.count > 0) visit(Piece(*this, nullptr, {t, {}, {}, part.count}, part.first));
+      if (part.count > 0) visit(HeldPiece(*this, nullptr, {t, {}, {}, part.count}, part.first));
     }
   }
 
  private:
-  friend Piece;
+  friend HeldPiece;
   /// Of the elements of a frozen tensor.
   struct Part {
     std::uint64_t first;
@@ -119,15 +122,15 @@ class HeldArrays {
 
 #if ZERO_BODIES
 
-ZERO_BODY StorageTypes const& Piece::types() const noexcept { return (*held_->types_)[kind()]; }
+ZERO_BODY StorageTypes const& HeldPiece::types() const noexcept { return (*held_->types_)[kind()]; }
 
-ZERO_BODY Array Piece::parameter() const {
+ZERO_BODY Array HeldPiece::parameter() const {
   ParameterStore const& parameters = *held_->parameters_;
   if (bucket_ == nullptr) return parameters.tensor(at_.tensor).from(first_);
   return parameters.segment(*bucket_, at_);
 }
 
-ZERO_BODY Array Piece::array(std::size_t k) const {
+ZERO_BODY Array HeldPiece::array(std::size_t k) const {
   if (types().arrays[k].coding == Coding::parameter) return parameter();
   return held_->states_->at(*bucket_, k).from(at_.in_range);
 }

@@ -28,7 +28,7 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
   constexpr std::uint64_t chunk = std::uint64_t{1} << 18;
   AnySpace const& space = parts.space();
   parts.now.refused = none_refused;
-  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     Slice const& slice = parts.slices[piece.tensor()];
     // The masters, and the states behind them.
     std::vector<Array> arrays;

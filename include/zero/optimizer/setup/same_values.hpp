@@ -246,11 +246,13 @@ ZERO_BODY void refuse_values(Ranks& ranks,
 
 /// Adds the hashes of a piece's parameters and, where they have any, masters.
 /// @param word  where they belong, in the space
-ZERO_APART ZERO_COLD void hash_parameters(Parts& parts, Piece const& piece, std::uint64_t* word) {
+ZERO_APART ZERO_COLD void hash_parameters(Parts& parts,
+                                          HeldPiece const& piece,
+                                          std::uint64_t* word) {
   parts.kernels.add_hash(
       word, piece.parameter(), piece.count(), hash_place(piece.tensor(), piece.first()));
 }
-ZERO_APART ZERO_COLD void hash_masters(Parts& parts, Piece const& piece, std::uint64_t* word) {
+ZERO_APART ZERO_COLD void hash_masters(Parts& parts, HeldPiece const& piece, std::uint64_t* word) {
   if (!piece.types().has_master()) return;
   parts.kernels.add_hash(word,
                          piece.master(),
@@ -262,14 +264,15 @@ ZERO_APART ZERO_COLD void hash_masters(Parts& parts, Piece const& piece, std::ui
 /// @param to  `to(t)` is where those of tensor t belong, in the space
 template <class To>
 ZERO_COLD void hash_held(Parts& parts, To const& to) {
-  auto const parameters = [&](Piece const& piece) {
+  auto const parameters = [&](HeldPiece const& piece) {
     hash_parameters(parts, piece, to(piece.tensor()));
   };
   if (!parts.parameters.shares()) parts.held.trained(Extent::read, parameters);
   parts.held.frozen(Extent::read, parameters);
   if (parts.states.shares()) return;
-  parts.held.trained(Extent::updated,
-                     [&](Piece const& piece) { hash_masters(parts, piece, to(piece.tensor())); });
+  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
+    hash_masters(parts, piece, to(piece.tensor()));
+  });
 }
 
 ZERO_BODY void compare_held(Parts& parts, bool set) {
@@ -307,13 +310,15 @@ ZERO_BODY void compare_replicated(Parts& parts) {
   Arena::Scratch const scratch(parts.arena, bytes);
   auto* const words = static_cast<std::uint64_t*>(scratch.data());
   space.zero(words, bytes);
-  auto const alike = [&](Piece const& piece) { return !parts.tensors[piece.tensor()].partitioned; };
-  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+  auto const alike = [&](HeldPiece const& piece) {
+    return !parts.tensors[piece.tensor()].partitioned;
+  };
+  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     if (!alike(piece)) return;
     hash_parameters(parts, piece, words + piece.tensor());
     hash_masters(parts, piece, words + piece.tensor());
   });
-  parts.held.frozen(Extent::read, [&](Piece const& piece) {
+  parts.held.frozen(Extent::read, [&](HeldPiece const& piece) {
     if (alike(piece)) hash_parameters(parts, piece, words + piece.tensor());
   });
   space.download(hashes.data(), words, bytes);
@@ -330,7 +335,7 @@ ZERO_BODY void compare_masters(Parts& parts) {
   std::uint64_t first = none;
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   parts.space().upload(word, &first, sizeof(first));
-  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     // Lent parameters that nobody has adopted yet have no masters.
     if (!parts.now.values_set || !piece.types().has_master()) return;
     parts.kernels.of(piece.kind())

@@ -124,16 +124,16 @@ ZERO_BODY void load(Parts& parts,
   Loader loader(parts, values, overflow);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const asked = [&](std::size_t t) { return loaded == nullptr || (*loaded)[t]; };
-    auto const parameter = [&](Piece const& piece, std::uint64_t* hash) {
+    auto const parameter = [&](HeldPiece const& piece, std::uint64_t* hash) {
       Array const to = stores ? piece.parameter() : Array();
       loader.load(piece.tensor(), piece.first(), piece.count(), hash, to);
     };
     partition.for_each_bucket([&](BucketSpan const& bucket) {
-      parts.held.of_bucket(bucket, Extent::read, [&](Piece const& piece) {
+      parts.held.of_bucket(bucket, Extent::read, [&](HeldPiece const& piece) {
         if (asked(piece.tensor())) parameter(piece, own(piece.tensor()));
       });
       if (parts.types[bucket.kind()].has_master() && stores) {
-        parts.held.of_bucket(bucket, Extent::updated, [&](Piece const& piece) {
+        parts.held.of_bucket(bucket, Extent::updated, [&](HeldPiece const& piece) {
           if (!asked(piece.tensor())) return;
           loader.load(piece.tensor(), piece.first(), piece.count(), nullptr, piece.master());
         });
@@ -144,7 +144,7 @@ ZERO_BODY void load(Parts& parts,
         if (asked(t)) loader.load(t, piece.in_tensor.offset(), piece.count, next(t), {});
       });
     });
-    parts.held.frozen(Extent::read, [&](Piece const& piece) {
+    parts.held.frozen(Extent::read, [&](HeldPiece const& piece) {
       if (!asked(piece.tensor())) return;
       std::uint64_t hash = 0;
       parameter(piece, &hash);
@@ -169,7 +169,7 @@ ZERO_BODY void load(Parts& parts,
 }
 
 ZERO_BODY void adopt(Parts const& parts) {
-  parts.held.trained(Extent::updated, [&](Piece const& piece) {
+  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     if (!piece.types().has_master()) return;
     parts.kernels.of(piece.kind())
         .master_from_parameter(piece.master().first, piece.parameter().first, piece.count());
