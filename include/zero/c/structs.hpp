@@ -58,6 +58,7 @@ inline constexpr std::size_t first_size = sizeof(Struct);
 /// Without what was put behind `reserved`.
 template <>
 inline constexpr std::size_t first_size<zero_step_options> = offsetof(zero_step_options, unsaid);
+/// Without `overflow`, which ends several structs.
 template <class Struct>
   requires requires(Struct const& options) { options.overflow; }
 inline constexpr std::size_t first_size<Struct> = offsetof(Struct, overflow);

@@ -46,8 +46,8 @@ ZERO_APART void convert_on_host(
     DType to, void* out, DType from, void const* in, std::size_t count) noexcept;
 
 /// Which of `count` elements is the first that is finite, and would be infinite if it were rounded
-/// to the type `limit`; `count` if none is. Needs no alignment.
-/// @param overflow  whether these become the largest that are not, so that none is
+/// to the type `limit`; `count` if none is. Needs no alignment. Under `Overflow::saturate` these
+/// become the largest numbers that are not, so that none is.
 /// @par Cost  one pass, where the type of the elements holds larger numbers; else nothing
 ZERO_APART [[nodiscard]] std::size_t first_overflow(
     DType limit, DType type, void* values, std::size_t count, Overflow overflow) noexcept;

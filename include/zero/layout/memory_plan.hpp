@@ -136,7 +136,7 @@ struct StorageForm {
 
 /// Elements of one storage kind that each store has on a rank.
 struct KindElements {
-  std::uint64_t parameters = 0;
+  std::uint64_t parameters = 0;       ///< all of them, or the rank's share
   std::uint64_t full_gradients = 0;   ///< wire dtype
   std::uint64_t shard_gradients = 0;  ///< wire dtype
   std::uint64_t shard_sums = 0;       ///< accumulate dtype
@@ -173,8 +173,7 @@ ZERO_APART void size_gather_pool(Partition const& partition,
 
 }  // namespace detail
 
-/// How many elements each store needs on every rank.
-/// @param types  of each kind that the partition has
+/// How many elements each store needs on every rank; `types` are those of the partition's kinds.
 ZERO_APART [[nodiscard]] StorageElements storage_elements(Partition const& partition,
                                                           StorageChoice const& choice,
                                                           KindTypes const& types);

@@ -42,7 +42,7 @@ struct PartitionOptions {
 /// @par Cost  memory and time to construct: a few hundred bytes per tensor and group
 class Partition {
  public:
-  /// @param kinds  as for `Placement`
+  /// Kinds are those of `Placement`.
   /// @throws Error (invalid_argument) for a model or options that make no sense
   ZERO_APART ZERO_COLD Partition(std::vector<Tensor> const& tensors,
                                  PartitionOptions const& options,

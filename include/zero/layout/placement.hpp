@@ -53,7 +53,7 @@ struct Cluster {
 /// gradient norm's block grid and every promise of bit-identity rest on.
 class Placement {
  public:
-  /// @param kinds  the number of each tensor's storage kind, from 0 on; empty: all are of one
+  /// `kinds` has the number of each tensor's storage kind, from 0 on; empty: all are of one.
   /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
   ///   bad ties, element counts that overflow
   ZERO_APART explicit Placement(std::vector<Tensor> const& tensors,

@@ -62,6 +62,7 @@ struct StorageTypes {
     for (ArrayForm const& state : states()) bytes += size_of(state.dtype);
     return bytes;
   }
+  /// The same types, and arrays of the same names and forms.
   friend constexpr bool operator==(StorageTypes const& a, StorageTypes const& b) noexcept {
     return a.parameter == b.parameter && a.wire == b.wire && a.accumulate == b.accumulate &&
            std::equal(a.arrays.begin(), a.arrays.end(), b.arrays.begin(), b.arrays.end());

@@ -29,8 +29,8 @@ struct TrafficElements {
   friend constexpr bool operator==(TrafficElements const&, TrafficElements const&) = default;
 };
 
-/// Elements per rank and step, for one forward and backward pass per micro-step.
-/// @param kind  the storage kind that is meant
+/// Elements of one storage kind per rank and step, for one forward and backward pass per
+/// micro-step.
 ZERO_APART [[nodiscard]] TrafficElements traffic_elements(Partition const& partition,
                                                           StorageChoice const& choice,
                                                           std::uint64_t micro_steps = 1,
