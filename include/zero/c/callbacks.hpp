@@ -13,7 +13,7 @@
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 
 #include <cstddef>
 #include <cstdint>

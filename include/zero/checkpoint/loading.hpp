@@ -14,7 +14,7 @@
 #include "zero/concepts/overflow.hpp"
 #include "zero/kernel/host_conversion.hpp"
 #include "zero/optimizer/held/elements.hpp"
-#include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 
 #include <algorithm>
 #include <cstddef>

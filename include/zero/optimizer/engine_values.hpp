@@ -11,6 +11,7 @@
 #include "zero/optimizer/setup/broadcast.hpp"
 #include "zero/optimizer/setup/owned.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 #include "zero/optimizer/setup/value_loading.hpp"
 
 #include <algorithm>

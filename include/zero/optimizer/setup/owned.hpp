@@ -6,7 +6,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/parts.hpp"
-#include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 
 #include <algorithm>
 #include <cstddef>

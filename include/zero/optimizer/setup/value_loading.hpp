@@ -13,6 +13,7 @@
 #include "zero/optimizer/held/host_chunk.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/same_values.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 
 #include <cstddef>
 #include <cstdint>
