@@ -56,11 +56,14 @@ using zero::detail::Backoff;
 ///   that makes a communicator, of which MPI has only so many
 inline void check(int code, std::string_view call) {
   if (code == MPI_SUCCESS) return;
-  bool const makes = call == "MPI_Comm_idup" || call.starts_with("MPI_Comm_split");
+  int of = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &of);
+  // A rank that has died is of another class.
+  bool const none_left = of == MPI_ERR_OTHER && call.starts_with("MPI_Comm_");
   std::string_view const way =
-      makes ? "MPI has no communicators left: call close(), on all ranks, for unused ones; " : "";
-  fail(makes ? ErrorKind::resource : ErrorKind::communication,
-       {way, call, " failed: ", error_text(code)});
+      "MPI has no communicators left: call close(), on all ranks, for unused ones; ";
+  fail(none_left ? ErrorKind::resource : ErrorKind::communication,
+       {none_left ? way : "", call, " failed: ", error_text(code)});
 }
 
 /// Until what it returns ends, errors of a trainer's communicator are returned, whatever its
