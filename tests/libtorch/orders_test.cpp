@@ -51,6 +51,76 @@ struct PlacesImpl : torch::nn::Module {
   Tensor places;
 };
 TORCH_MODULE(Places);
+/// How an own Function has what it reads in its backward pass.
+enum class Saved { parameter, view, detached, in_context, data };
+/// The product with a part of a parameter. Of its backward pass autograd knows nothing.
+struct Product : torch::autograd::Function<Product> {
+  static constexpr std::int64_t first = 7;
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        Tensor const& x,
+                        Tensor const& weight,
+                        Saved how) {
+    auto const part = [](Tensor const& whole) { return whole.narrow(0, first, width); };
+    Tensor const kept = how == Saved::parameter  ? weight
+                        : how == Saved::detached ? part(weight.detach())
+                        : how == Saved::data     ? part(weight.data())
+                                                 : part(weight);
+    context->save_for_backward(how == Saved::in_context ? std::vector{x} : std::vector{x, kept});
+    if (how == Saved::in_context) context->saved_data["part"] = kept;
+    return x * part(weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list const& gradients) {
+    auto const saved = context->get_saved_variables();
+    auto part = saved.size() > 1 ? saved[1] : context->saved_data["part"].toTensor();
+    if (part.size(0) > width) part = part.narrow(0, first, width);
+    Tensor const of_part = (gradients[0] * saved[0]).sum(0);
+    return {gradients[0] * part,
+            torch::constant_pad_nd(of_part, {first, width * width - first - width}),
+            Tensor()};
+  }
+};
+/// The same in place, which makes its operand the result.
+struct InPlace : torch::autograd::Function<InPlace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x, Tensor const& weight) {
+    Tensor const part = weight.narrow(0, Product::first, width);
+    context->save_for_backward({x.clone(), part});
+    context->mark_dirty({x});
+    return x.mul_(part);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list const& gradients) {
+    auto result = Product::backward(context, gradients);
+    result.pop_back();
+    return result;
+  }
+};
+/// Keeps what own Functions compute, and returns nothing of it.
+struct OwnImpl : torch::nn::Module {
+  OwnImpl() { weight = register_parameter("weight", torch::ones({width * width})); }
+  Tensor forward(Tensor const& x) {
+    torch::AutoGradMode const mode(switches_on || torch::GradMode::is_enabled());
+    Tensor const operand = x * 1;
+    kept = in_place ? InPlace::apply(operand, weight) : Product::apply(operand, weight, how);
+    if (closes_over) {
+      kept.register_hook([view = weight.detach().narrow(0, 1, width)](Tensor const& gradient) {
+        return gradient * view;
+      });
+    }
+    // Views of something that changes later: autograd refuses to say what they were computed by.
+    Tensor const changed = torch::zeros({2, width});
+    parts = changed.unbind(0);
+    changed.add_(weight.narrow(0, 0, width));
+    return x * weight.narrow(0, 2, width);
+  }
+  Tensor weight, kept;
+  std::vector<Tensor> parts;
+  Saved how = Saved::view;
+  bool in_place = false;
+  bool closes_over = false;
+  bool switches_on = false;
+};
+TORCH_MODULE(Own);
 /// A unit around another, to which it passes a view of its own parameter.
 struct OuterImpl : torch::nn::Module {
   OuterImpl() {
@@ -72,22 +142,24 @@ struct ModelImpl : torch::nn::Module {
     scale = register_module("scale", Scale());
     places = register_module("places", Places());
     outer = register_module("outer", Outer());
+    own = register_module("own", Own());
     fill(*this, 0.);
   }
   [[nodiscard]] std::vector<zero::libtorch::Unit> units() const {
-    return {layer, scale, places, outer, outer->inner};
+    return {layer, scale, places, outer, outer->inner, own};
   }
   Layer layer{nullptr};
   Scale scale{nullptr};
   Places places{nullptr};
   Outer outer{nullptr};
+  Own own{nullptr};
 };
 TORCH_MODULE(Model);
 
 /// What an order calls: of the library, or of LibTorch alone.
 struct Trainer {
   Model net{};
-  std::function<Tensor(Tensor)> layer, scale, places, outer, skip;
+  std::function<Tensor(Tensor)> layer, scale, places, outer, own, skip;
   std::function<void(bool last)> micro_step;
   std::function<void()> step;
 
@@ -100,7 +172,9 @@ struct Trainer {
   /// The parameters of that.
   [[nodiscard]] std::vector<Tensor> in_all() const {
     std::vector<Tensor> result = net->parameters();
-    std::erase_if(result, [&](Tensor const& p) { return p.is_same(net->places->places); });
+    std::erase_if(result, [&](Tensor const& p) {
+      return p.is_same(net->places->places) || p.is_same(net->own->weight);
+    });
     return result;
   }
 };
@@ -114,8 +188,8 @@ char const* const late = "') after its gradients were reduced";
 char const* const later = "got a gradient after those of unit 0 were reduced";
 
 struct Order {
-  char const* name;
-  void (*run)(Trainer& t);
+  std::string name;
+  std::function<void(Trainer& t)> run;
   char const* refused = nullptr;  ///< why, where this is no order for the library
 };
 Order const orders[] = {
@@ -454,6 +528,54 @@ Order const orders[] = {
      "modified by an inplace operation"},
 };
 
+/// Backward passes of what the unit `own` has kept.
+Order const of_kept[] = {
+    {"alone",
+     [](Trainer& t) {
+       t.own(t.batch(0));
+       t.net->own->kept.sum().backward();
+     }},
+    {"for one input, and then the others",
+     [](Trainer& t) {
+       auto const x = t.leaf(), y = t.own(x);
+       CHECK(torch::autograd::grad({t.net->own->kept.sum()}, {x}, {}, true)[0].defined());
+       (y.mean() + t.net->own->kept.sum()).backward();
+     }},
+    {"after the outputs",
+     [](Trainer& t) {
+       t.own(t.batch(0)).mean().backward({}, true);
+       t.net->own->kept.square().mean().backward();
+     }},
+    {"after the outputs without their graph",
+     [](Trainer& t) {
+       t.own(t.batch(0)).mean().backward();
+       t.net->own->kept.square().mean().backward();
+     },
+     "were reduced"},
+    {"and of its slope",
+     [](Trainer& t) {
+       auto const x = t.leaf();
+       t.own(x);
+       penalty(slope(t.net->own->kept.square(), x)).backward();
+     }},
+    {"through another unit",
+     [](Trainer& t) {
+       t.own(t.batch(0));
+       t.layer(t.net->own->kept).square().mean().backward();
+     }},
+    {"and of the outputs, of a call without a graph",
+     [](Trainer& t) {
+       t.net->own->switches_on = true;
+       Tensor y;
+       {
+         torch::NoGradGuard const off;
+         y = t.own(t.batch(0));
+       }
+       y.mean().backward({}, true);
+       t.net->own->kept.square().mean().backward();
+     }},
+};
+
 constexpr float of_rate = 0.5f;
 
 /// What LibTorch alone comes to.
@@ -464,6 +586,7 @@ Tensor reference(Order const& order, int steps) {
   t.scale = [&](Tensor const& x) { return t.net->scale->forward(x); };
   t.places = [&](Tensor const& x) { return t.net->places->forward(x); };
   t.outer = [&](Tensor const& x) { return t.net->outer->forward(plainly, x); };
+  t.own = [&](Tensor const& x) { return t.net->own->forward(x); };
   t.skip = [](Tensor const& x) { return x; };
   t.micro_step = [&](bool) { ++micro_steps; };
   t.step = [&] {
@@ -500,6 +623,7 @@ Bytes trained(Order const& order, Stage stage, int steps) {
     t.scale = [&](Tensor const& x) { return call(t.net->scale, x); };
     t.places = [&](Tensor const& x) { return call(t.net->places, x); };
     t.outer = [&](Tensor const& x) { return call(t.net->outer, call, x); };
+    t.own = [&](Tensor const& x) { return call(t.net->own, x); };
     t.skip = [&](Tensor const& x) { return opt.skip(t.net->scale, x); };
     t.micro_step = [&](bool last) { opt.micro_step({.last = last}); };
     t.step = [&] { opt.step(); };
@@ -526,24 +650,74 @@ Bytes trained(Order const& order, Stage stage, int steps) {
   });
 }
 
+/// Is an order right under every stage, or refused?
+void check(Order const& order) {
+  constexpr int steps = 2;
+  INFO(order.name);
+  auto const bytes = trained(order, zero::stage::PosGP{}, steps);
+  REQUIRE(!bytes.empty());
+  CHECK(trained(order, zero::stage::PosG{}, steps) == bytes);
+  CHECK(trained(order, zero::stage::Pos{}, steps) == bytes);
+  CHECK(trained(order, zero::stage::Replicated{}, steps) == bytes);
+  if (order.refused != nullptr) return;
+  auto const expected = reference(order, steps);
+  double const away = distance(floats(bytes), expected);
+  CAPTURE(away);
+  CHECK(away < 1e-6);
+  CHECK(distance(floats(bytes_of(*Model())), expected) > 1e-5);
+}
+
 TEST_CASE("no order of backward passes ends in a signal: it is right, or refused in words") {
   at::set_num_threads(1);
-  constexpr int steps = 2;
-  auto const untouched = floats(bytes_of(*Model()));
-  for (Order const& order : orders) {
-    INFO(std::string(order.name));
-    auto const bytes = trained(order, zero::stage::PosGP{}, steps);
-    REQUIRE(!bytes.empty());
-    CHECK(trained(order, zero::stage::PosG{}, steps) == bytes);
-    CHECK(trained(order, zero::stage::Pos{}, steps) == bytes);
-    CHECK(trained(order, zero::stage::Replicated{}, steps) == bytes);
-    if (order.refused != nullptr) continue;
-    auto const expected = reference(order, steps);
-    double const away = distance(floats(bytes), expected);
-    CAPTURE(away);
-    CHECK(away < 1e-6);
-    CHECK(distance(untouched, expected) > 1e-5);
+  for (Order const& order : orders) check(order);
+}
+
+TEST_CASE("what an own Function has saved is there in every backward pass of what a unit keeps") {
+  at::set_num_threads(1);
+  struct Way {
+    char const* name;
+    void (*choose)(OwnImpl& unit);
+  };
+  for (Way const& way : {
+           Way{"the parameter", [](OwnImpl& unit) { unit.how = Saved::parameter; }},
+           Way{"a view", [](OwnImpl& unit) { unit.how = Saved::view; }},
+           Way{"a detached view", [](OwnImpl& unit) { unit.how = Saved::detached; }},
+           Way{"a view in its context", [](OwnImpl& unit) { unit.how = Saved::in_context; }},
+           Way{"a view of data()", [](OwnImpl& unit) { unit.how = Saved::data; }},
+           Way{"a view, in place", [](OwnImpl& unit) { unit.in_place = true; }},
+           Way{"a view, with another in a hook", [](OwnImpl& unit) { unit.closes_over = true; }},
+       }) {
+    for (Order const& of : of_kept) {
+      check({std::string(way.name) + ", " + of.name,
+             [&](Trainer& t) {
+               way.choose(*t.net->own);
+               of.run(t);
+             },
+             of.refused});
+    }
   }
+}
+
+TEST_CASE("a backward pass that comes after the parameters of its graph have gone is refused") {
+  zero::Self comm;
+  Own unit;
+  auto const x = Trainer::leaf();
+  auto const of = [&](Tensor const& y) { return torch::autograd::grad({y.sum()}, {x})[0]; };
+  {
+    zero::libtorch::Sharded opt{comm, *unit, {unit}, zero::stage::PosGP{}};
+    Tensor y;
+    {
+      auto const whole = opt.full_parameters();
+      CHECK(of(unit->forward(x)).equal(of(opt.forward(unit, x))));
+      CHECK(of(unit->kept).defined());
+      y = torch::tanh(unit->forward(x));
+    }
+    char const* const why = "after the full_parameters() that its forward pass was in";
+    check_refused([&] { y.sum().backward(); }, why);
+    check_refused([&] { unit->kept.sum().backward(); }, why);
+    static_cast<void>(opt.forward(unit, x));
+  }
+  check_refused([&] { unit->kept.sum().backward(); }, "after the end of its Sharded");
 }
 
 }  // namespace orders_test

@@ -19,11 +19,19 @@ using zero::libtorch::Optimizer;
 using zero::libtorch::Sharded;
 using zero::stage::PosG, zero::stage::PosGP;
 
-/// Can the first byte be read? The system says so without a signal.
+/// Can the first byte be read? The system says so without a signal, if LibTorch does not before.
 bool readable(torch::Tensor const& tensor) {
+  void const* data = nullptr;
+  try {
+    data = tensor.data_ptr();
+  } catch (c10::Error const& error) {
+    std::string const text = error.what_without_backtrace();
+    CHECK_MESSAGE(text.find("' is read outside of unit ") != std::string::npos, text);
+    return false;
+  }
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
-  bool const read = ::write(ends[1], tensor.data_ptr(), 1) == 1;
+  bool const read = ::write(ends[1], data, 1) == 1;
   ::close(ends[0]);
   ::close(ends[1]);
   return read;

@@ -64,8 +64,8 @@ class Trap {
 
 /// The memory of a module's parameters, which they have only while somebody lends it some; without,
 /// they are tensors on which LibTorch refuses to work. What is exchanged is the memory in a
-/// storage, never the storage: views that autograd has saved see the exchange as well, and fault
-/// where there is none.
+/// storage, never the storage: views that autograd has saved see the exchange as well, and are
+/// refused where there is none, or fault.
 class ExchangedMemory {
  public:
   /// The parameters keep their memory until `give_up`.
@@ -88,6 +88,9 @@ class ExchangedMemory {
       places_.push_back({.parameter = parameter,
                          .with = with,
                          .without = parameter.numel() > 0 ? without_values(with, none) : with,
+                         .refusal = "libtorch: a view of parameter '" + tensors[t].name +
+                                    "' is read outside of unit " + std::to_string(tensors[t].unit) +
+                                    ", without which it has no values",
                          .version = version_of(parameter)});
     }
   }
@@ -95,7 +98,7 @@ class ExchangedMemory {
   ExchangedMemory& operator=(ExchangedMemory const&) = delete;
   /// Whoever still has a parameter finds no memory in it.
   ~ExchangedMemory() {
-    for (StoragePlace const& place : places_) point(place, nullptr);
+    for (StoragePlace const& place : places_) point(place, nullptr, false);
   }
 
   /// Frees a parameter's memory, unless others have it, too.
@@ -103,7 +106,7 @@ class ExchangedMemory {
   /// Gives a parameter memory, or with null none.
   void lend(std::size_t t, void const* memory) noexcept {
     StoragePlace& place = places_[t];
-    point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data());
+    point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data(), memory != nullptr);
     bool const was_lent = std::exchange(place.lent, memory != nullptr);
     if (was_lent && !place.lent) {
       place.written = place.written || version_of(place.parameter) != place.version;
@@ -137,6 +140,7 @@ class ExchangedMemory {
     torch::Tensor parameter;
     torch::Tensor with;     ///< what it is while it has memory
     torch::Tensor without;  ///< what it is without
+    std::string refusal;    ///< of a view of it then, by newer releases
     std::uint32_t version;  ///< autograd's, when it was lent memory
     bool lent = true;
     bool written = false;
@@ -148,8 +152,15 @@ class ExchangedMemory {
     return has_storage_of(place.parameter, place.with) ||
            has_storage_of(place.parameter, place.without);
   }
-  static void point(StoragePlace const& place, void* memory) noexcept {
-    place.with.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
+  static void point(auto const& place, void* memory, bool readable) noexcept {
+    auto& storage = *place.with.storage().unsafeGetStorageImpl();
+    storage.set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
+    // Older releases read whatever they find.
+    if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+      storage.clear_data_ptr_access_error_msg_();
+      if (readable || storage.nbytes() == 0) return;
+      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(place.refusal);
+    }
   }
   [[nodiscard]] static std::size_t largest(std::vector<torch::Tensor> const& parameters) {
     std::size_t most = 0;

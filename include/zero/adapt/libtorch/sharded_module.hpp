@@ -128,7 +128,7 @@ class Sharded {
   template <detail::HasModule M, class... Arguments>
   [[nodiscard]] auto forward(M&& unit, Arguments&&... arguments) {
     auto& module = detail::module_of(unit);
-    UnitScope const scope(*this, number_of(module));
+    UnitScope scope(*this, number_of(module));
     auto outputs = module.forward(std::forward<Arguments>(arguments)...);
     scope.record(outputs);
     return outputs;
@@ -147,28 +147,40 @@ class Sharded {
       fail(ErrorKind::invalid_argument,
            {"libtorch: unit ", u, " is skipped with integers: no backward pass goes through them"});
     }
-    UnitScope const scope(*this, u);
-    if (input.requires_grad() || trains(record(u))) scope.record(input, true);
+    UnitScope scope(*this, u);
+    scope.record(input, torch::GradMode::is_enabled() && trains(record(u)));
     return input;
   }
 
   /// The whole model, in the module, on every rank: to evaluate it, to save it. Units need not be
-  /// called through this meanwhile. Between passes; `step()` refuses to change it.
+  /// called through this meanwhile. Between passes: under Pos+g+p, a backward pass of what is
+  /// computed meanwhile is refused after the end. `step()` refuses to change the model.
   class FullModel {
    public:
     FullModel(FullModel const&) = delete;
     FullModel& operator=(FullModel const&) = delete;
     ~FullModel() {
+      ended_->yes = true;
       sharded_->full_ = nullptr;
       sharded_->place_all();
     }
 
    private:
     friend Sharded;
+    /// No unit is told of what is computed meanwhile.
+    struct End {
+      void enter(bool /*outputs*/) const {
+        if (!yes) return;
+        fail(ErrorKind::invalid_argument,
+             "libtorch: a backward pass after the full_parameters() that its forward pass was in");
+      }
+      bool yes = false;
+    };
     explicit FullModel(Sharded& sharded)
         : sharded_(&checked(sharded)), parameters_(sharded.core_.full_parameters()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
+      if (exchanged()) operations_.emplace(ended_);
     }
     [[nodiscard]] static Sharded& checked(Sharded& sharded) {
       sharded.require_same_memory();
@@ -176,6 +188,8 @@ class Sharded {
     }
     Sharded* sharded_;
     FullParameters<Core> parameters_;
+    std::shared_ptr<End> ended_ = std::make_shared<End>();
+    std::optional<detail::CallOperations<End>> operations_{};
   };
   /// Gathers the whole model; it stays until the guard ends.
   /// @par Collective  under Pos+g+p; blocks
@@ -270,16 +284,13 @@ class Sharded {
    public:
     UnitScope(Sharded& sharded, int unit)
         : sharded_(&sharded), unit_(unit), around_(sharded.calling_) {
-      if (torch::GradMode::is_enabled()) {
-        begin_ = detail::make_node<detail::CallBegin<Sharded>>();
-        begin_->call = std::make_shared<Call>(sharded.owner_, unit, around_);
-      }
+      // Also where no graph is wanted: a module may make one nevertheless.
+      begin_->call = std::make_shared<Call>(sharded.owner_, unit, around_);
       sharded.close_passes();
       sharded.open(unit);
-      if (begin_ == nullptr) return;
       sharded.calling_ = begin_->call;
       // Elsewhere, nodes that are not found read what is there.
-      if (exchanged()) operations_.emplace(begin_);
+      if (exchanged()) operations_.emplace(begin_->call);
     }
     UnitScope(UnitScope const&) = delete;
     UnitScope& operator=(UnitScope const&) = delete;
@@ -289,20 +300,22 @@ class Sharded {
     }
     /// Has autograd tell of the call, whose outputs are these.
     template <class T>
-    void record(T& outputs, bool all = false) const {
+    void record(T& outputs, bool all = false) {
+      operations_.reset();  // what is added here is no part of the call
       detail::for_each_tensor(outputs, [&](torch::Tensor& output) {
         // It would be gone with the unit's parameters.
         if (exchanged() && sharded_->memory_->holds(output)) output = output.clone();
       });
-      if (begin_ != nullptr) detail::record_call<Sharded>(begin_, outputs, all);
+      detail::record_call<Sharded>(begin_, outputs, all);
     }
 
    private:
     Sharded* sharded_;
     int unit_;
     std::shared_ptr<Call> around_;
-    detail::NodePointer<detail::CallBegin<Sharded>> begin_{};
-    std::optional<detail::CallOperations<Sharded>> operations_{};
+    detail::NodePointer<detail::CallBegin<Sharded>> begin_ =
+        detail::make_node<detail::CallBegin<Sharded>>();
+    std::optional<detail::CallOperations<Call>> operations_{};
   };
 
   /// Do parameters move between the module and the library?

@@ -155,14 +155,23 @@ template <class NodeT>
   }
 }
 
-/// Has a call entered before each node that was made for it, and for no call within. A pass can
-/// come to any of them without coming through the outputs.
-/// @param edges  from what was made last
-/// @param from   the number of the first node
-template <class Owner>
-void enter_before_nodes(torch::autograd::edge_list const& edges,
+/// The hooks of a node that run first: newer releases run those of its tensors before its own.
+[[nodiscard]] auto& first_hooks(auto& node) {
+  if constexpr (requires { node.tensor_pre_hooks(); }) {
+    return node.tensor_pre_hooks();
+  } else {
+    return node.pre_hooks();
+  }
+}
+
+/// Has a call entered before each node that was made for it, and for no call within, and before
+/// hooks of others. A pass can come to any of them without coming through the outputs.
+/// @param tensors  what was made last
+/// @param from     the number of the first node
+template <class Call>
+void enter_before_nodes(torch::autograd::variable_list const& tensors,
                         std::uint64_t from,
-                        std::shared_ptr<UnitCall<Owner>> const& call) {
+                        std::shared_ptr<Call> const& call) {
   using torch::autograd::Node, torch::autograd::variable_list;
   struct Before final : torch::autograd::FunctionPreHook {
     variable_list operator()(variable_list const& gradients) override {
@@ -170,83 +179,88 @@ void enter_before_nodes(torch::autograd::edge_list const& edges,
       first = at::sequence_number::peek();
       return gradients;
     }
-    std::shared_ptr<UnitCall<Owner>> call;
+    std::shared_ptr<Call> call;
     std::uint64_t first = 0;  ///< of the nodes that this one makes
   };
   // What it makes for further derivatives reads the same parameters.
   struct After final : torch::autograd::FunctionPostHook {
     variable_list operator()(variable_list const& results, variable_list const& /*of*/) override {
-      if (torch::GradMode::is_enabled()) {
-        enter_before_nodes(
-            torch::autograd::collect_next_edges(results), before->first, before->call);
-      }
+      if (torch::GradMode::is_enabled()) enter_before_nodes(results, before->first, before->call);
       return results;
     }
     Before const* before = nullptr;
   };
-  std::vector<Node*> next;
-  auto const add = [&, end = at::sequence_number::peek()](torch::autograd::edge_list const& more) {
-    for (torch::autograd::Edge const& edge : more) {
-      Node* const node = edge.function.get();
-      if (node == nullptr || node->sequence_nr() < from || node->sequence_nr() >= end) continue;
-      bool const known =
-          std::any_of(node->pre_hooks().begin(), node->pre_hooks().end(), [](auto const& hook) {
-            return dynamic_cast<Before const*>(hook.get()) != nullptr;
-          });
-      if (known) continue;
-      next.push_back(node);
-      auto before = std::make_unique<Before>();
-      auto after = std::make_unique<After>();
-      before->call = call;
-      after->before = before.get();
-      node->add_pre_hook(std::move(before));
-      node->add_post_hook(std::move(after));
-    }
-  };
-  add(edges);
-  while (!next.empty()) {
-    Node const& node = *next.back();
-    next.pop_back();
-    add(node.next_edges());
+  std::vector<Node*> nodes;
+  for (torch::Tensor const& tensor : tensors) {
+    // A view's own node, and not what follows from later changes of what it is a view of: that is
+    // refused for some, and to ask for it here would be no mistake of anybody's.
+    if (tensor.defined()) nodes.push_back(torch::autograd::impl::grad_fn_unsafe(tensor));
+  }
+  for (std::uint64_t const end = at::sequence_number::peek(); !nodes.empty();) {
+    Node* const node = nodes.back();
+    nodes.pop_back();
+    if (node == nullptr || node->sequence_nr() < from || node->sequence_nr() >= end) continue;
+    auto& hooks = first_hooks(*node);
+    if (!hooks.empty() && dynamic_cast<Before const*>(hooks.front().get()) != nullptr) continue;
+    auto before = std::make_unique<Before>();
+    auto after = std::make_unique<After>();
+    before->call = call;
+    after->before = before.get();
+    hooks.insert(hooks.begin(), std::move(before));
+    node->add_post_hook(std::move(after));
+    for (auto const& edge : node->next_edges()) nodes.push_back(edge.function.get());
   }
 }
 
 /// Does that for what every operation computes while it lives: a module can keep a tensor that does
 /// not lead to its outputs, such as an auxiliary loss.
-template <class Owner>
+template <class Call>
 class CallOperations {
  public:
-  explicit CallOperations(NodePointer<CallBegin<Owner>> const& begin)
-      : info_(c10::DebugInfoKind::PRODUCER_INFO, std::make_shared<Info>(begin)),
+  explicit CallOperations(std::shared_ptr<Call> call)
+      : info_(std::make_shared<Info>(std::move(call))),
+        guard_(c10::DebugInfoKind::PRODUCER_INFO, info_),
         handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &see)
                                                .needsOutputs(true)
                                                .scopes({at::RecordScope::FUNCTION}))) {}
   CallOperations(CallOperations const&) = delete;
   CallOperations& operator=(CallOperations const&) = delete;
-  ~CallOperations() { at::removeCallback(handle_); }
+  ~CallOperations() {
+    at::removeCallback(handle_);
+    // An own Function is no operation, and has its node after those that compute its results.
+    torch::autograd::variable_list alive;
+    for (auto const& result : info_->results) alive.emplace_back(result.lock());
+    enter_before_nodes(alive, info_->from, info_->call);
+  }
 
  private:
   // What a callback is given has no place for the call.
   struct Info final : c10::DebugInfoBase {
-    explicit Info(NodePointer<CallBegin<Owner>> its) : begin(std::move(its)) {}
-    NodePointer<CallBegin<Owner>> begin;
+    explicit Info(std::shared_ptr<Call> its) : call(std::move(its)) {}
+    std::shared_ptr<Call> call;
+    std::uint64_t from = at::sequence_number::peek();
+    std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> results{};
   };
   static void see(at::RecordFunction const& operation, at::ObserverContext* /*none*/) {
     // No release uses this kind.
-    auto const* const info = dynamic_cast<Info const*>(
-        c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PRODUCER_INFO));
+    auto* const info =
+        dynamic_cast<Info*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PRODUCER_INFO));
     if (info == nullptr) return;
+    if (info->results.size() == info->results.capacity()) {
+      std::erase_if(info->results, [](auto const& each) { return each.expired(); });
+      info->results.reserve(2 * info->results.size() + 64);
+    }
     for (c10::IValue const& result : operation.outputs()) {
       torch::autograd::variable_list tensors;
       if (result.isTensor()) tensors.push_back(result.toTensor());
       if (result.isTensorList()) tensors = result.toTensorVector();
-      enter_before_nodes(torch::autograd::collect_next_edges(tensors),
-                         info->begin->sequence_nr(),
-                         info->begin->call);
+      enter_before_nodes(tensors, info->from, info->call);
+      for (torch::Tensor const& each : tensors) info->results.emplace_back(each.getIntrusivePtr());
     }
   }
 
-  c10::DebugInfoGuard info_;
+  std::shared_ptr<Info> info_;
+  c10::DebugInfoGuard guard_;
   at::CallbackHandle handle_;
 };
 
@@ -290,10 +304,10 @@ void record_call(NodePointer<CallBegin<Owner>> const& begin, T& outputs, bool al
   });
   if (wanted.empty()) return;
   auto const end = make_node<CallEnd<Owner>>();
-  for (torch::Tensor* const output : wanted) {
-    end->add_next_edge(torch::autograd::impl::gradient_edge(*output));
-  }
-  enter_before_nodes(end->next_edges(), begin->sequence_nr(), begin->call);
+  torch::autograd::variable_list made;
+  for (torch::Tensor* const output : wanted) made.push_back(*output);
+  end->set_next_edges(torch::autograd::collect_next_edges(made));
+  enter_before_nodes(made, begin->sequence_nr(), begin->call);
   end->add_next_edge(torch::autograd::Edge(begin, 0));
   for (torch::Tensor* const output : wanted) {
     torch::Tensor recorded = output->detach();
