@@ -6,10 +6,10 @@
 Every row of PyTorch has the same layers, channels, context, batch and optimizer (AdamW in fp32, gradients
 clipped to norm 1) on as many processes over gloo, one thread each: DistributedDataParallel with AdamW,
 DistributedDataParallel with ZeroRedundancyOptimizer, and FSDP2's fully_shard, once keeping parameters after
-the forward pass and once gathering them again. Programs run alternately, one round after the other.
-Prints the medians of tokens/s and of the ratio, with the smallest and the largest ratio of a round. The
-GPT's products come from Eigen here and from oneDNN or MKL there, so a ratio says how long a run takes, and
-not which sharding costs less. Needs torch 2.6 or newer.
+the forward pass and once gathering them again. PyTorch's AdamW is the fused one. Programs run
+alternately, one round after the other. Prints the medians of tokens/s and of the ratio, with the smallest
+and the largest ratio of a round. The GPT's products come from Eigen here and from oneDNN or MKL there, so a
+ratio says how long a run takes, and not which sharding costs less. Needs torch 2.6 or newer.
 """
 
 import argparse
@@ -89,12 +89,12 @@ def worker(rank, peer, shape, rendezvous, result):
         for block in model.blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=peer == "FSDP2")
         fully_shard(model, mesh=mesh, reshard_after_forward=False)
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True, **settings)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True, **settings)
     else:
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         optimizer = (ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True,
-                                             foreach=True, **settings)
-                     if "Zero" in peer else torch.optim.AdamW(model.parameters(), foreach=True, **settings))
+                                             fused=True, **settings)
+                     if "Zero" in peer else torch.optim.AdamW(model.parameters(), fused=True, **settings))
     generator = torch.Generator().manual_seed(rank)
     times = []
     for _ in range(shape["steps"] + 2):
