@@ -408,5 +408,37 @@ TEST_CASE("no step replaces lent parameters by master weights that were never se
   }
 }
 
+TEST_CASE("a unit lends its tensors in any order of addresses, and tied ones once") {
+  zero::Self comm;
+  std::vector<zero::Tensor> const model{{.name = "a", .shape = {4}},
+                                        {.name = "b", .shape = {5}},
+                                        {.name = "again", .shape = {4}, .tied_to = "a"},
+                                        {.name = "c", .shape = {6}}};
+  zero::ShardedOptimizer optimizer{comm, model, zero::PlainSgd{}, zero::Borrowed<>{}};
+  std::vector<float> values(20, 0.f);
+  std::vector<float> slopes(20, 1.f);
+  auto const lent = [](std::vector<float>& memory, std::size_t c) {
+    auto const all = std::span(memory);
+    return std::vector{
+        all.subspan(14, 4), all.subspan(9, 5), all.subspan(14, 4), all.subspan(c, 6)};
+  };
+  optimizer.bind_parameters(lent(values, 0));
+  optimizer.adopt_parameters();
+  for (int step = 0; step < 3; ++step) {
+    std::fill(slopes.begin(), slopes.end(), 1.f);
+    // Of a call that is refused nothing stays lent.
+    CHECK(::refusal([&] { optimizer.bind_gradients(0, lent(slopes, 10)); }) ==
+          "gradients: tensor 'c' overlaps tensor 'b'");
+    CHECK(is_refused([&] { optimizer.reduce(optimizer.gradients(0)); }));
+    optimizer.bind_gradients(0, lent(slopes, 0));
+    optimizer.reduce(optimizer.gradients(0));
+    optimizer.step({.learning_rate = 1.});
+  }
+  CHECK(values[0] == -3.f);
+  CHECK(values[6] == 0.f);
+  CHECK(values[9] == -3.f);
+  CHECK(values[17] == -3.f);
+}
+
 }  // namespace
 }  // namespace lending_test

@@ -235,6 +235,7 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
       refuse(t, "stays where it was lent in this step before, but is lent at another address");
     }
   }
+  order_.clear();
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::size_t const storage = places[own[i]].storage;
     if (places[own[i]].frozen || stays(own[i], in_use)) continue;
@@ -242,9 +243,17 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
     lent_[storage] = Lent::once;
     if (is_absent(own[i], lent[i])) continue;
     address_[storage] = static_cast<std::byte*>(lent[i].first);
-    refuse_overlap(storage, *this);
-    refuse_overlap(storage, other);
-    add(storage, behind(begin_of(storage)));
+    order_.push_back(storage);
+  }
+  // By address, of which neighbours are still in the cache. Tied tensors of one unit are one.
+  sort_indices(order_, [&](std::size_t a, std::size_t b) {
+    return begin_of(a) != begin_of(b) ? begin_of(a) < begin_of(b) : a < b;
+  });
+  order_.erase(std::unique(order_.begin(), order_.end()), order_.end());
+  for (std::size_t const t : order_) {
+    refuse_overlap(t, *this);
+    refuse_overlap(t, other);
+    add(t, behind(begin_of(t)));
   }
 }
 
@@ -353,7 +362,7 @@ ZERO_BODY LentTensors::ByAddress::const_iterator LentTensors::behind(std::uintpt
 ZERO_BODY void LentTensors::refuse_overlap(std::size_t tensor, LentTensors const& other) {
   auto const at = other.behind(begin_of(tensor));
   if (at == other.by_address_.end() || end_of(tensor) <= at->first) return;
-  forget(tensor);
+  for (std::size_t const t : order_) forget(t);
   bool const same = &other == this;
   refuse(tensor,
          {"overlaps ",
