@@ -327,6 +327,47 @@ TEST_CASE("what an update has made infinite is not exported as if it were a valu
   }
 }
 
+/// Saves a run whose update has made parameters infinite, and has others go on with it.
+template <class Stage, class P>
+void check_goes_on(double first, int ranks) {
+  TemporaryDirectory const directory;
+  zero::Checkpoints run{directory.path()};
+  zero::run_ranks(2, [&](InProcess& comm) {
+    zero::ShardedOptimizer<InProcess, PosG, P, zero::PlainSgd> optimizer{comm, model()};
+    update_to(optimizer, first);
+    run.save(optimizer);
+  });
+  for (bool const verify : {false, true}) {
+    for (Overflow const overflow : {Overflow::refuse, Overflow::saturate}) {
+      zero::run_ranks(ranks, [&](InProcess& comm) {
+        zero::ShardedOptimizer<InProcess, Stage, P, zero::PlainSgd> optimizer{comm, model()};
+        zero::LoadOptions options{.verify_first = verify};
+        options.overflow = overflow;
+        CHECK(zero::Checkpoints{directory.path()}.resume(optimizer, options).has_value());
+        {
+          auto const all = optimizer.full_parameters();
+          CHECK(std::isinf(zero::kernel::detail::convert<float>(all[0][5])));
+          CHECK(std::isinf(zero::kernel::detail::convert<float>(all[0][650])));
+        }
+        optimizer.visit_owned([&](auto const& tensor, std::size_t from, auto masters, auto const&) {
+          for (std::size_t i = 0; i < masters.size() && tensor.name == "w"; ++i) {
+            if (from + i == 5) CHECK(masters[i] == static_cast<float>(first));
+            if (from + i == 650) CHECK(masters[i] == -static_cast<float>(first));
+          }
+        });
+      });
+    }
+  }
+}
+
+TEST_CASE("a run goes on as it was, also where an update has made parameters infinite") {
+  for (int ranks = 1; ranks <= 3; ++ranks) {
+    check_goes_on<Replicated, MixedFloatGradients<fp16>>(65520., ranks);
+    check_goes_on<Pos, MixedFloatGradients<bf16>>(0x1.FFp127, ranks);
+    check_goes_on<PosGP, MixedFloatGradients<fp16>>(65520., ranks);
+  }
+}
+
 TEST_CASE("states that float cannot hold are refused by name, or saturate") {
   TemporaryDirectory const directory;
   std::string const& at = directory.path();

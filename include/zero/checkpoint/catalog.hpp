@@ -52,6 +52,7 @@ struct SavedArray {
 struct CatalogTensor {
   SavedTensor about{};                         ///< as the optimizer described it that has it first
   std::string rule{};                          ///< of that optimizer, by name; empty if unknown
+  std::string parameter{};                     ///< type of its parameters, likewise
   std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
 };
 
@@ -158,12 +159,14 @@ class CatalogBuilder {
     if (optimizer.step != first.step) refuse_file(name, "has another step than a file before");
     long const step = optimizer.step >= 0 ? optimizer.step : catalog_->manifest.step;
     std::string const rule = text_at(optimizer.policies, "/rule/name");
+    std::string const parameter = text_at(optimizer.policies, "/precision/parameter");
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
       auto const [at, added] = catalog_->tensors.try_emplace(tensor.name);
       if (added) {
         at->second.about = tensor;
         at->second.rule = rule;
+        at->second.parameter = parameter;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
         problem = "has another shape than in a file before, or is frozen in one of them";

@@ -105,7 +105,7 @@ struct LoadPlan {
 /// One layer of a tensor that was saved whole.
 /// @param layer  less than the tensor's first dimension
 [[nodiscard]] inline CatalogTensor layer_of(CatalogTensor const& whole, std::uint64_t layer) {
-  CatalogTensor one{.about = whole.about, .rule = whole.rule};
+  CatalogTensor one{.about = whole.about, .rule = whole.rule, .parameter = whole.parameter};
   one.about.shape.erase(one.about.shape.begin());
   std::uint64_t const elements = volume(one.about.shape);
   for (auto const& [name, saved] : whole.arrays) {
@@ -141,10 +141,12 @@ struct LoadPlan {
 /// The tensor that these are the layers of.
 /// @param layers  without a problem, and no more elements in all than can be counted
 [[nodiscard]] inline CatalogTensor whole_of(std::span<CatalogTensor const* const> layers) {
-  CatalogTensor whole{.about = layers.front()->about, .rule = layers.front()->rule};
+  CatalogTensor const& first = *layers.front();
+  CatalogTensor whole{.about = first.about, .rule = first.rule, .parameter = first.parameter};
   std::uint64_t const elements = volume(whole.about.shape);
   whole.about.shape.insert(whole.about.shape.begin(), layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i]->parameter != first.parameter) whole.parameter.clear();
     for (auto const& [name, saved] : layers[i]->arrays) {
       SavedArray& array = whole.arrays[name];
       array.dtype = saved.dtype;
@@ -328,7 +330,7 @@ class LoadPlanner {
              run.first,
              run.count,
              run.memory,
-             plan.narrowed.emplace_back(named(run)),
+             plan.narrowed.emplace_back(narrowing(run)),
              plan.wanted);
       } else if (is_state(run)) {
         plan.cleared.push_back(run);
@@ -501,9 +503,13 @@ class LoadPlanner {
     auto const found = saved.arrays.find(std::string(is_state(run) ? run.array : values_of(saved)));
     return found == saved.arrays.end() ? nullptr : &found->second;
   }
-  [[nodiscard]] Narrowed named(ArrayRun const& run) const {
+  /// What becomes of values that are too large. A master weight that has outgrown its parameter in
+  /// training is no such value where the parameter has the same type: the run goes on as it was.
+  [[nodiscard]] Narrowed narrowing(ArrayRun const& run) const {
     std::string_view const state = is_state(run) ? run.array : std::string_view();
-    return {options_->overflow, (*here_)[run.tensor].name, state, run.limit};
+    bool const outgrown = found_[leaders_[run.tensor]]->parameter == name(run.limit);
+    DType const limit = outgrown ? DType::u8 : run.limit;
+    return {options_->overflow, (*here_)[run.tensor].name, state, limit};
   }
   /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
   void want(ArrayRun const& run,
@@ -540,7 +546,7 @@ class LoadPlanner {
                                    ReadArray const& other,
                                    Alive const& alive) const {
     constexpr std::uint64_t most = std::uint64_t{1} << 16;
-    Narrowed const narrowed = named(run);
+    Narrowed const narrowed = narrowing(run);
     auto const read = [&](ReadArray const& array, std::uint64_t done) {
       std::uint64_t const count = (std::min)(most, run.count - done);
       std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype));
