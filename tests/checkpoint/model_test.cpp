@@ -224,8 +224,9 @@ float content(std::uint64_t which, std::size_t element) { return toy::uniform(wh
 TEST_CASE("a crash at any point of an export leaves the old model, the new one or none") {
   std::vector<zero::Tensor> const tensors{{.name = "a", .shape = {700}},
                                           {.name = "b", .shape = {3, 7}, .unit = 1}};
-  for (auto const& [old_limit, new_limit] :
-       {std::pair{9999u, 9999u}, {9999u, 99u}, {99u, 99u}, {99u, 9999u}}) {
+  for (auto const& limits : {std::pair{9999u, 9999u}, {9999u, 99u}, {99u, 99u}, {99u, 9999u}}) {
+    auto const old_limit = limits.first;
+    auto const new_limit = limits.second;
     CAPTURE(old_limit);
     CAPTURE(new_limit);
     ModelFiles files;

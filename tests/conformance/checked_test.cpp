@@ -12,8 +12,8 @@ namespace {
 struct CheckedWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(world_size, [&](zero::InProcess& inner) {
       zero::Checked comm{inner};
       body(comm);
     });
@@ -43,8 +43,8 @@ template <trapped::Collectives When>
 struct DeviceWorld {
   static constexpr int ranks[] = {1, 3};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(world_size, [&](zero::InProcess& inner) {
       trapped::Device device;
       Recycling const allocator{.source = {&device}};
       using Checked = zero::Checked<trapped::Communicator, Recycling>;

@@ -20,8 +20,8 @@ template <fake::Transfers Transfers>
 struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(group(ranks, Transfers), [&](Group& comm) {
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(group(world_size, Transfers), [&](Group& comm) {
       Staged<Group, zero::HostAllocator> staged(std::move(comm), {});
       body(staged);
     });
@@ -31,8 +31,8 @@ struct StagedWorld {
 struct PlainWorld {
   static constexpr int ranks[] = {3};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(group(ranks, fake::Transfers::late), body);
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(group(world_size, fake::Transfers::late), body);
   }
 };
 

@@ -12,15 +12,15 @@ namespace threads_test {
 struct InProcess {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(ranks, body);
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(world_size, body);
   }
 };
 struct Counting {
   static constexpr auto& ranks = InProcess::ranks;
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(world_size, [&](zero::InProcess& inner) {
       zero::Counting comm{inner};
       body(comm);
     });
@@ -30,8 +30,8 @@ struct Counting {
 struct Traced {
   static constexpr auto& ranks = InProcess::ranks;
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    zero::run_ranks(ranks, [&](zero::InProcess& inner) {
+  static void run(int world_size, Body const& body) {
+    zero::run_ranks(world_size, [&](zero::InProcess& inner) {
       zero::Traced comm{inner, 100};
       body(comm);
     });

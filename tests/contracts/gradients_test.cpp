@@ -192,8 +192,9 @@ void check_shown(Shown const& shown, double most) {
   CHECK(shown.wrong == "");
   CHECK(shown.times.size() == 3);
   double largest = 0.;
-  for (auto const& [name, count] :
+  for (auto const& [tensor, count] :
        std::map<std::string, std::size_t>{{"a", 700}, {"b", 15}, {"c", 1300}}) {
+    std::string const& name = tensor;
     CAPTURE(name);
     REQUIRE(shown.times.contains(name));
     CHECK(shown.times.at(name) == std::vector<int>(count, 1));

@@ -345,8 +345,8 @@ TEST_CASE("a gradient pool full of units that nobody reduces says which is to co
   zero::run_ranks(2, [](zero::InProcess& comm) {
     PosG optimizer{comm, small_model(5), tiny};
     contracts::load(optimizer);
-    auto const third = optimizer.gradients(3);
-    auto const second = optimizer.gradients(2);
+    [[maybe_unused]] auto const third = optimizer.gradients(3);
+    [[maybe_unused]] auto const second = optimizer.gradients(2);
     CHECK(refusal([&] { return optimizer.gradients(1); }) ==
           "unit 1 finds the gradient pool full of units that are yet to be reduced; unit 4 is the "
           "next one in the order of a backward pass. Pass a unit's gradients to reduce() before "

@@ -14,10 +14,10 @@ template <class Reduction, int Polls>
 struct NcclWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
-  static void run(int ranks, Body const& body) {
-    fake::World world(ranks, static_cast<unsigned>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) world.process(rank).script.in_progress = Polls;
-    fake::run_group<Reduction>(world, ranks, fake::quick_options(), body);
+  static void run(int size, Body const& body) {
+    fake::World world(size, static_cast<unsigned>(size));
+    for (int rank = 0; rank < size; ++rank) world.process(rank).script.in_progress = Polls;
+    fake::run_group<Reduction>(world, size, fake::quick_options(), body);
     fake::check_clean(world);
   }
 };
