@@ -34,6 +34,12 @@ if(ZERO_SANITIZE)
     target_compile_options(zero_dev_options
                            INTERFACE "SHELL:--param asan-instrumentation-with-call-threshold=0")
   endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # As GCC tells a program that the sanitizer is there, and newer Clang does.
+    string(REGEX MATCH "address|thread" sanitizer "${ZERO_SANITIZE}")
+    string(TOUPPER "${sanitizer}" sanitizer)
+    target_compile_definitions(zero_dev_options INTERFACE __SANITIZE_${sanitizer}__=1)
+  endif()
   target_link_options(zero_dev_options INTERFACE ${zero_sanitizer_flags})
 endif()
 
