@@ -238,7 +238,7 @@ void add_row(std::string const& name, Run run) {
 
 template <class Job, class... Options>
 void add_growth(std::string const& name, std::size_t in_unit, Options... options) {
-  for (std::size_t const few : {1'000, 10'000}) {
+  for (std::size_t const few : {std::size_t{1'000}, std::size_t{10'000}}) {
     add_row("grows/" + name + "/tensors:" + std::to_string(10 * few),
             [=](benchmark::State& state) { grows<Job>(state, few, in_unit, options...); });
   }
