@@ -71,7 +71,7 @@ inline constexpr Row in_process{
 inline constexpr Row mpi{.name = "Mpi",
                          .ranks = "processes",
                          .sums = "in rank order",
-                         .overlap = "during `progress`, or on a thread",
+                         .overlap = "while `progress()` is called, or on a thread of its own",
                          .named = "which rank failed, and its message",
                          .memory = "memory that the ranks of a node share",
                          .tested =
