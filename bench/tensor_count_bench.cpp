@@ -154,7 +154,7 @@ class Raw {
                memory_.parameters[index_.find(name)->second]);
       }
     } else {
-      // Two tensors that overlap are found so.
+      // This is how two tensors that overlap are found.
       std::sort(memory_.order.begin(), memory_.order.end(), [&](std::size_t a, std::size_t b) {
         return memory_.gradients[a].data() < memory_.gradients[b].data();
       });
@@ -199,7 +199,8 @@ double seconds_of_step(auto& job) {
   return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
 
-/// Measures both alternately, and tells the quotient of their fastest steps.
+/// Measures both alternately.
+/// @returns the fastest step of the other over that of the one
 double compare(benchmark::State& state, auto& one, auto& other) {
   double fastest[] = {1e9, 1e9};
   for (auto _ : state) {
@@ -211,7 +212,7 @@ double compare(benchmark::State& state, auto& one, auto& other) {
   return fastest[1] / fastest[0];
 }
 
-/// @param few     tensors; there are ten times as many in the other run
+/// @param few      tensors; there are ten times as many in the other run
 /// @param in_unit  tensors of a unit; 0: all
 template <class Job, class... Options>
 void grows(benchmark::State& state, std::size_t few, std::size_t in_unit, Options... options) {

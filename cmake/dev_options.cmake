@@ -34,9 +34,9 @@ if(ZERO_SANITIZE)
     target_compile_options(zero_dev_options
                            INTERFACE "SHELL:--param asan-instrumentation-with-call-threshold=0")
   endif()
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # As GCC tells a program that the sanitizer is there, and newer Clang does.
-    string(REGEX MATCH "address|thread" sanitizer "${ZERO_SANITIZE}")
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND ZERO_SANITIZE MATCHES "address|thread")
+    # GCC and newer Clang define this themselves, and tests ask for it.
+    set(sanitizer "${CMAKE_MATCH_0}")
     string(TOUPPER "${sanitizer}" sanitizer)
     target_compile_definitions(zero_dev_options INTERFACE __SANITIZE_${sanitizer}__=1)
   endif()

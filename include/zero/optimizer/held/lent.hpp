@@ -112,7 +112,7 @@ class LentTensors {
   ZERO_APART void add(std::size_t tensor, ByAddress::const_iterator hint);
   /// The first tensor, by address, that ends behind one.
   ZERO_APART [[nodiscard]] ByAddress::const_iterator behind(std::uintptr_t begin) const;
-  /// Takes back what is lent where others are.
+  /// Takes back all that was lent in this call if the tensor overlaps one of the others.
   ZERO_APART void refuse_overlap(std::size_t tensor, LentTensors const& other);
   ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::size_t tensor, Message const& why) const;
   ZERO_APART [[noreturn]] ZERO_COLD void refuse(std::string const& name, Message const& why) const;
@@ -245,7 +245,8 @@ ZERO_BODY void LentTensors::bind_unit(std::span<std::size_t const> own,
     address_[storage] = static_cast<std::byte*>(lent[i].first);
     order_.push_back(storage);
   }
-  // By address, of which neighbours are still in the cache. Tied tensors of one unit are one.
+  // Added in the order of addresses, because neighbours in the tree are then still in the cache.
+  // Tied tensors of one unit share their memory, which is added once.
   sort_indices(order_, [&](std::size_t a, std::size_t b) {
     return begin_of(a) != begin_of(b) ? begin_of(a) < begin_of(b) : a < b;
   });
