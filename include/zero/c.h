@@ -67,9 +67,10 @@ enum zero_memory_number { ZERO_OWNED = 0, ZERO_BORROWED = 1 };
 
 /// Flags of a tensor.
 enum zero_tensor_flag {
-  ZERO_FROZEN = 1,      ///< no gradient, no state, no traffic
-  ZERO_STACKED = 2,     ///< its first dimension is the layer: slice i belongs to unit `unit + i`
-  ZERO_PARTITIONED = 4  ///< this rank's part of a larger tensor
+  ZERO_FROZEN = 1,       ///< no gradient and no state; partitioned where parameters are
+  ZERO_STACKED = 2,      ///< its first dimension is the layer: slice i belongs to unit `unit + i`
+  ZERO_PARTITIONED = 4,  ///< this rank's part of a larger tensor
+  ZERO_WHOLE = 8         ///< frozen, and every rank has all of it under every stage
 };
 
 /// What `zero_gradients` is to find in a unit's buffers.

@@ -176,6 +176,8 @@ Change const changes[] = {
     {[](auto&, auto& b) { b.dims = 9; }, "tensor 'b' has 9 dimensions"},
     {[](auto&, auto& b) { b.shape[0] = -4; }, "an extent of a shape is -4"},
     {[](auto&, auto& b) { b.flags = 64; }, "tensor 'b' has unknown flags"},
+    {[](auto&, auto& b) { b.flags = ZERO_WHOLE; },
+     "tensor 'b' is whole, which only a frozen tensor can be"},
     {[](auto& o, auto&) { o.bucket_bytes = -1; }, "bucket_bytes is -1"},
     {[](auto& o, auto&) { o.rule.momentum = 0.9; }, "the rule AdamW has no momentum"},
     {[](auto& o, auto&) { o.rule.lr = -1; }, "lr"},
@@ -627,6 +629,23 @@ TEST_CASE("C API: words are cut off where their memory ends") {
     CHECK(zero_run_ranks(-1, body, nullptr, message, size) == invalid);
     CHECK(std::string(message) == "zero: i");
   }
+}
+
+TEST_CASE("C API: a frozen tensor is partitioned under Pos+g+p, unless it is said to be whole") {
+  zero_options const options = zero_options_of(ZERO_POS_G_P, ZERO_FP32, ZERO_ADAMW);
+  std::int64_t const shape[]{4096};
+  zero_tensor model[]{zero_tensor_of("w", 0, 1, shape), zero_tensor_of("base", 0, 1, shape)};
+  std::int64_t parameters[2] = {};
+  for (std::int32_t const whole : {0, 1}) {
+    model[1].flags = ZERO_FROZEN | (whole != 0 ? ZERO_WHOLE : 0);
+    zero_plan plan = zero_plan_of();
+    REQUIRE(zero_plan_ahead(&options, model, 2, 4, 1, &plan, nullptr, 0) == ZERO_OK);
+    parameters[whole] = plan.held[ZERO_ROLE_PARAMETERS];
+    // Reduced once, and gathered twice, as what is frozen and not whole.
+    CHECK(plan.sent_elements == (whole != 0 ? 3 : 5) * 4096 / 4 * 3);
+  }
+  CHECK(parameters[0] == 4 * (1024 + 1024));
+  CHECK(parameters[1] == 4 * (1024 + 4096));
 }
 
 TEST_CASE("C API: plans, memory and counters are those of C++") {

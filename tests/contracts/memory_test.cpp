@@ -327,7 +327,7 @@ std::vector<std::vector<std::byte>> whole_model(zero::Prefetch prefetch) {
         contracts::append(bits, all[t]);
         expect(all[optimizer.tensors()[t].name].data() == all[t].data(), "by name");
       }
-      // Not the frozen and tied tensors; each begins at a cache line.
+      // Not the tied tensors; each begins at a cache line.
       expect((beside > 0) == Stage::sharding.parameters, "memory beside");
       expect(beside < bits.size() + 10 * 64, "memory beside");
       expect(all["head"].data() == all["wte"].data(), "tied tensors");

@@ -70,20 +70,21 @@ TEST_CASE_TEMPLATE("ranks that load different values are told of the tensor",
                    Optimizer<Pos, Bf16>,
                    Optimizer<PosG, Fp32>,
                    Optimizer<PosGP, Bf16>) {
-  // Of each bucket of 1536 elements rank 1 is asked for its share, and for that of rank 2.
+  // Of each bucket of 1536 elements rank 1 is asked for its share, and for that of rank 2: for
+  // nothing of a small tensor, where it is partitioned.
   struct {
     char const* tensor;
     std::size_t element;
     char const* pairs;
   } const rows[]{{"-", 0, ""},
-                 {"cold", 59, "0 and 1, 1 and 2"},
+                 {"cold", 59, ""},
                  {"w", 0, ""},
                  {"w", 600, "0 and 1"},
                  {"w", 1100, "1 and 2"},
                  {"w", 1600, ""},
                  {"w", 2100, "0 and 1"}};
   for (auto const& row : rows) {
-    bool const all = !O::sharding.parameters && *row.tensor == 'w';
+    bool const all = !O::sharding.parameters && *row.tensor != '-';
     std::string const pairs = all ? "0 and 1, 1 and 2" : row.pairs;
     CHECK(on_ranks([&](InProcess& comm) { load<O>(comm, row.tensor, row.element); }) ==
           (pairs.empty()

@@ -94,7 +94,7 @@ void check_plan(Step const& step) {
   for (auto const& counts : step.counts) {
     CHECK(counts.bucket_of(Op::reduce_scatter).elements == step.plan.traffic.reduce);
     CHECK(counts.bucket_of(Op::all_gather).elements ==
-          step.plan.traffic.publish + step.plan.traffic.gather);
+          step.plan.traffic.publish + step.plan.traffic.gather + step.plan.traffic.frozen);
     CHECK(counts.bucket_total().elements == step.plan.traffic.total());
     CHECK(counts.bucket_total().bytes == step.plan.sent.total());
   }
@@ -122,30 +122,53 @@ TEST_CASE("a rank sends 2Ψ(N-1)/N elements a step, and 3Ψ(N-1)/N under Pos+g+p
   check_formula<Optimizer<zero::stage::PosGP, Bf16>>(3);
 }
 
-TEST_CASE("frozen tensors send nothing but their word of control") {
-  using O = Optimizer<zero::stage::PosGP, Bf16>;
-  auto const all = toy::model();
-  std::vector<zero::Tensor> trained;
-  std::vector<zero::Tensor> frozen;
-  for (auto tensor : all) {
-    if (!tensor.frozen) trained.push_back(tensor);
-    tensor.frozen = true;
-    frozen.push_back(tensor);
+/// Four units of which each has frozen tensors, too, that need no padding on up to four ranks.
+/// Those of the last unit are tied to the first one's.
+std::vector<zero::Tensor> frozen_model() {
+  auto tensors = contracts::even_model();
+  for (int unit = 0; unit < 4; ++unit) {
+    std::string const name = "f" + std::to_string(unit);
+    tensors.push_back({.name = name, .shape = {6144}, .unit = unit, .frozen = true});
   }
-  auto const with = measure<O>(all, {.ranks = 3});
-  auto const without = measure<O>(trained, {.ranks = 3});
-  auto const only = measure<O>(frozen, {.ranks = 3});
-  auto const control = [](std::vector<zero::Tensor> const& tensors) {
-    return zero::elements_sent(
-        Op::all_reduce, zero::detail::StepControl::word_count + tensors.size(), 3);
-  };
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK(with.counts[rank].bucket == without.counts[rank].bucket);
-    CHECK(with.counts[rank].control_total().elements == control(all));
-    CHECK(without.counts[rank].control_total().elements == control(trained));
+  tensors.back().tied_to = "f0";
+  return tensors;
+}
+
+template <class O>
+void check_frozen(int micro_steps) {
+  constexpr std::uint64_t psi = 4 * 12288;
+  constexpr std::uint64_t gathered_frozen = 4 * 6144;
+  constexpr bool gathers = O::Stage::sharding.parameters;
+  auto tensors = frozen_model();
+  for (bool const whole : {false, true}) {
+    for (zero::Tensor& tensor : tensors) tensor.whole = whole && tensor.frozen;
+    for (int const ranks : {1, 2, 3, 4}) {
+      INFO("stage " << O::Stage::name << ", ranks " << ranks << ", whole " << whole);
+      auto const n = static_cast<std::uint64_t>(ranks);
+      std::uint64_t const passes = gathers ? 2 * static_cast<std::uint64_t>(micro_steps) : 1;
+      std::uint64_t const trained = passes * psi * (n - 1) / n;
+      std::uint64_t const frozen =
+          gathers && !whole ? passes * gathered_frozen * (n - 1) / n : std::uint64_t{0};
+      Step const step = measure<O>(tensors, {.ranks = ranks, .micro_steps = micro_steps});
+      CHECK(step.plan.traffic.frozen == frozen);
+      CHECK(step.plan.sent.frozen == 2 * frozen);
+      check_plan(step);
+      for (auto const& counts : step.counts) {
+        CHECK(counts.bucket_of(Op::all_gather).elements == trained + frozen);
+        CHECK(counts.control_total().elements ==
+              zero::elements_sent(
+                  Op::all_reduce, zero::detail::StepControl::word_count + tensors.size(), ranks));
+      }
+    }
   }
-  CHECK(with.counts[0].bucket_total().elements > 0);
-  for (auto const& counts : only.counts) CHECK(counts.bucket_total().calls == 0);
+}
+
+TEST_CASE("frozen tensors are gathered as trained ones are, and send nothing else") {
+  check_frozen<Optimizer<zero::stage::Replicated, Bf16>>(1);
+  check_frozen<Optimizer<zero::stage::Pos, Bf16>>(1);
+  check_frozen<Optimizer<zero::stage::PosG, Bf16>>(1);
+  check_frozen<Optimizer<zero::stage::PosGP, Bf16>>(1);
+  check_frozen<Optimizer<zero::stage::PosGP, Bf16, zero::AccumulateShard>>(3);
 }
 
 TEST_CASE("micro-batches that meet in the shard travel every time, in full gradients once") {
@@ -251,13 +274,16 @@ TEST_CASE("optimizers that step together send what each would send alone") {
 using Gathered = contracts::WatchedOptimizer<zero::stage::PosGP, zero::Mixed<zero::bf16>>;
 
 /// On 4 ranks, of which the smallest bucket is 2048 elements: units {0, 1}, {2 .. 5} and {6, 7} are
-/// gathered together, 4 being frozen.
+/// gathered together, 4 being frozen and whole.
 std::vector<zero::Tensor> model() {
   std::vector<zero::Tensor> tensors;
   for (std::size_t const size : {600u, 600u, 7000u, 10u, 9u, 20u, 3000u, 500u}) {
     auto const unit = static_cast<int>(tensors.size());
-    tensors.push_back(
-        {.name = "w" + std::to_string(unit), .shape = {size}, .unit = unit, .frozen = unit == 4});
+    tensors.push_back({.name = "w" + std::to_string(unit),
+                       .shape = {size},
+                       .unit = unit,
+                       .frozen = unit == 4,
+                       .whole = unit == 4});
   }
   return tensors;
 }

@@ -17,7 +17,8 @@ enum Question : std::uint64_t {
   of_value,
   of_root,
   of_group,
-  of_change
+  of_change,
+  of_whole
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
@@ -106,6 +107,7 @@ std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
       tensor.count = draw_count(dice, static_cast<std::size_t>(ranks), even);
       tensor.shape = draw_shape(dice, tensor.count);
       tensor.frozen = dice.chance(frozen);
+      tensor.whole = Dice(seed, of_whole, id).chance(25);
       tensor.learning_rate = dice.pick({1.f, 1.f, 1.f, 0.5f, 0.f, 1.7f});
       tensor.weight_decay = dice.pick({1.f, 1.f, 0.f, 0.1f});
       tensor.group = Dice(seed, of_group, id).to(most_groups);
@@ -191,7 +193,8 @@ int Case::units() const {
 int Case::units_with_elements() const {
   std::vector<bool> used(static_cast<std::size_t>(units()), false);
   for (TensorCase const& tensor : tensors) {
-    if (!tensor.frozen && tensor.count > 0) used[static_cast<std::size_t>(tensor.unit)] = true;
+    bool const gathered = !tensor.frozen || !tensor.whole;
+    if (gathered && tensor.count > 0) used[static_cast<std::size_t>(tensor.unit)] = true;
   }
   return static_cast<int>(std::count(used.begin(), used.end(), true));
 }
@@ -438,7 +441,8 @@ std::string describe(Case const& test) {
          << tensor.count << " elements [";
     for (std::size_t const extent : tensor.shape) text << ' ' << extent;
     text << " ], rates " << tensor.learning_rate << ' ' << tensor.weight_decay << ", gradients "
-         << tensor.magnitude << ", group " << tensor.group << (tensor.frozen ? ", frozen" : "");
+         << tensor.magnitude << ", group " << tensor.group << (tensor.frozen ? ", frozen" : "")
+         << (tensor.frozen && tensor.whole ? ", whole" : "");
     if (tensor.tied) text << ", tied to " << *tensor.tied;
     text << '\n';
   }

@@ -89,6 +89,7 @@ struct TensorCase {
   float weight_decay = 1.f;
   float magnitude = 1.f;  ///< of its gradients
   bool frozen = false;
+  bool whole = false;  ///< on every rank, if it is frozen
   std::optional<std::size_t> tied{};
   int group = 0;       ///< from 1, or none
   std::string name{};  ///< or one made of the id

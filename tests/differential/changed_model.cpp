@@ -142,6 +142,7 @@ class Changer {
     tensor.learning_rate = first.learning_rate;
     tensor.weight_decay = first.weight_decay;
     tensor.frozen = first.frozen;
+    tensor.whole = first.whole;
     tensor.group = first.group;
   }
   static void reshape(TensorCase& tensor, Dice& dice) {

@@ -27,6 +27,7 @@ inline std::vector<zero::Tensor> described(Case const& test) {
                        .weight_decay = tensor.weight_decay,
                        .learning_rate = tensor.learning_rate,
                        .frozen = tensor.frozen,
+                       .whole = tensor.frozen && tensor.whole,
                        .tied_to = tensor.tied ? name(test.tensors[*tensor.tied]) : "",
                        .group = tensor.group > 0 ? "g" + std::to_string(tensor.group) : ""});
   }
@@ -186,7 +187,8 @@ class Rank {
     std::uint64_t const unpublished = publishes ? 0 : plan.sent.publish;
     require(counts.bucket_of(zero::Op::reduce_scatter).elements == plan.traffic.reduce,
             "reductions are not as planned");
-    require(counts.bucket_of(zero::Op::all_gather).elements == published + plan.traffic.gather,
+    std::uint64_t const gathered = plan.traffic.gather + plan.traffic.frozen;
+    require(counts.bucket_of(zero::Op::all_gather).elements == published + gathered,
             "gathers are not as planned");
     require(counts.bucket_total().bytes == plan.sent.total() - unpublished,
             "bytes are not as planned");

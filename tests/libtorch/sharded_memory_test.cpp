@@ -344,6 +344,36 @@ TEST_CASE("a parameter without values is one on which LibTorch refuses to work")
   nothing_is_made();
 }
 
+TEST_CASE("a frozen base is partitioned, and gathered with its unit, unless it is to be whole") {
+  at::set_num_threads(1);
+  for (bool const whole : {false, true}) {
+    CAPTURE(whole);
+    zero::run_ranks(4, [&](zero::InProcess& comm) {
+      torch::nn::Linear base(torch::nn::LinearOptions(64, 64).bias(false));
+      torch::nn::Linear head(64, 2);
+      torch::nn::ModuleList net(base, head);
+      fill(*net, 0.);
+      base->weight.set_requires_grad(false);
+      auto const frozen = bytes_of(*base);
+      auto const trained = bytes_of(*head);
+      auto model = zero::libtorch::describe(*net, {base, head});
+      for (zero::Tensor& tensor : model.tensors) tensor.whole = whole && tensor.frozen;
+      Sharded sharded{comm, std::move(model), PosGP{}};
+      // What is trained takes a block of 512 elements of each rank.
+      CHECK(sharded.core().held()[zero::Role::parameters] == 4 * ((whole ? 4096 : 1024) + 512));
+      CHECK(sharded.core().held() == sharded.core().plan().memory);
+      for (int step = 0; step < 2; ++step) {
+        auto const x = sharded.forward(base, torch::ones({3, 64}));
+        sharded.forward(head, x).square().mean().backward();
+        sharded.step();
+      }
+      auto const all = sharded.full_parameters();
+      CHECK(bytes_of(*base) == frozen);
+      CHECK(bytes_of(*head) != trained);
+    });
+  }
+}
+
 struct EmptyImpl : torch::nn::Module {
   EmptyImpl() {
     none = register_parameter("none", torch::ones({0, 3}));

@@ -179,7 +179,7 @@ inline void require_all(std::size_t wanted,
            {"tensor '", from.name, "' has ", from.dims, " dimensions; at most ", ZERO_MAX_DIMS});
     }
     require_reserved(from.reserved, "zero_tensor");
-    constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED;
+    constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED | ZERO_WHOLE;
     if ((from.flags & ~flags) != 0) {
       fail(ErrorKind::invalid_argument, {"tensor '", from.name, "' has unknown flags"});
     }
@@ -189,6 +189,7 @@ inline void require_all(std::size_t wanted,
                   .weight_decay = static_cast<double>(from.weight_decay),
                   .learning_rate = static_cast<double>(from.learning_rate),
                   .frozen = (from.flags & ZERO_FROZEN) != 0,
+                  .whole = (from.flags & ZERO_WHOLE) != 0,
                   .tied_to = from.tied_to != nullptr ? from.tied_to : "",
                   .partitioned = (from.flags & ZERO_PARTITIONED) != 0,
                   .stacked = (from.flags & ZERO_STACKED) != 0,

@@ -54,24 +54,28 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
                                                           std::uint64_t smallest) {
   auto const& clusters = placement.clusters();
   auto const units = static_cast<std::size_t>(placement.unit_count());
-  std::vector<std::uint64_t> largest(placement.kind_count(), 0);
+  std::vector<std::uint64_t> largest(placement.kinds().size(), 0);
   std::vector<std::size_t> kinds(units, 0);  // of what no other unit uses
+  // What is whole everywhere is never gathered, and nor is what is empty.
+  auto const is_gathered = [&](Cluster const& cluster) {
+    return cluster.count > 0 && !placement.kinds()[cluster.kind].whole;
+  };
   for (Cluster const& cluster : clusters) {
-    if (cluster.tied || cluster.count == 0) continue;
+    if (cluster.tied || !is_gathered(cluster)) continue;
     largest[cluster.kind] = (std::max)(largest[cluster.kind], cluster.count);
     ++kinds[static_cast<std::size_t>(cluster.units.front())];
   }
   std::vector<std::vector<std::size_t>> beside(units);
   for (std::size_t c = 0; c < clusters.size() && merge == Merge::into_padding; ++c) {
-    // What is empty is not gathered.
-    if (clusters[c].count == 0) continue;
+    if (!is_gathered(clusters[c])) continue;
     for (int const u : clusters[c].units) {
       auto const unit = static_cast<std::size_t>(u);
       if (clusters[c].tied || kinds[unit] > 1) beside[unit].push_back(c);
     }
   }
+  // What is frozen takes no pool.
   auto const limit = [&](std::uint32_t kind) {
-    return merge == Merge::within_largest_unit
+    return merge == Merge::within_largest_unit && !placement.kinds()[kind].frozen
                ? (std::min)(bucket_elements, round_up(largest[kind], smallest))
                : bucket_elements;
   };
@@ -84,7 +88,8 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
     bool joins =
         c > 0 && !cluster.tied && !clusters[c - 1].tied && cluster.kind == clusters[c - 1].kind;
     std::uint64_t together = cluster.begin + cluster.count - begin;
-    if (merge == Merge::into_padding && !cluster.tied) {
+    bool const whole = placement.kinds()[cluster.kind].whole;
+    if (merge == Merge::into_padding && !cluster.tied && !whole) {
       auto const unit = static_cast<std::size_t>(cluster.units.front());
       Gathered next{round_up(cluster.count, smallest), beside[unit]};
       if (joins) {

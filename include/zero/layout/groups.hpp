@@ -61,8 +61,8 @@ class BucketSpan {
   Place in_group_{};
 };
 
-/// Tensors of one kind whose gradients are complete at the same time: one unit's, those of several
-/// small neighbouring units, or the tensors that one set of units shares.
+/// Tensors of one kind that are used, and whose gradients are complete, at the same time: one
+/// unit's, those of several small neighbouring units, or the tensors that one set of units shares.
 struct BucketGroup {
   Range range{};                    ///< its elements, without padding
   Place in_full{};                  ///< where it begins in a padded full-size array of its kind

@@ -149,7 +149,6 @@ struct KindElements {
 /// What each store has on a rank; the allocation and the plan read the same numbers.
 struct StorageElements {
   std::vector<KindElements> kinds{};     ///< by their numbers
-  std::uint64_t frozen = 0;              ///< parameters, full-size on every rank
   std::uint64_t gather_slot_bytes = 0;   ///< of one slot of the gather pool
   std::uint64_t gather_slots = 0;        ///< slots of the gather pool
   std::uint64_t staging_bytes = 0;       ///< of the largest use
@@ -172,6 +171,10 @@ ZERO_APART void size_gather_pool(Partition const& partition,
                                  StorageElements& elements);
 
 }  // namespace detail
+
+/// The types of a partition's kinds.
+/// @param types  by the numbers that `Placement` was given for tensors
+ZERO_APART [[nodiscard]] KindTypes kind_types(Placement const& placement, KindTypes const& types);
 
 /// How many elements each store needs on every rank; `types` are those of the partition's kinds.
 ZERO_APART [[nodiscard]] StorageElements storage_elements(Partition const& partition,
@@ -209,6 +212,15 @@ ZERO_APART [[nodiscard]] MemoryBytes memory_bytes(StorageElements const& element
 
 #if ZERO_BODIES
 
+ZERO_BODY KindTypes kind_types(Placement const& placement, KindTypes const& types) {
+  KindTypes result;
+  for (StorageKind const& kind : placement.kinds()) {
+    result.push_back(types[kind.types]);
+    if (kind.frozen) result.back().arrays = {};
+  }
+  return result;
+}
+
 ZERO_BODY StorageElements storage_elements(Partition const& partition,
                                            StorageChoice const& choice,
                                            KindTypes const& types) {
@@ -227,8 +239,10 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
     std::uint64_t const shard = partition.shard_elements(k);
     KindElements& kind = elements.kinds.emplace_back();
     if (form.parameters != Form::Parameters::lent) {
-      kind.parameters = form.parameters == Form::Parameters::share ? shard : full;
+      bool const whole = partition.placement().kinds()[k].whole;
+      kind.parameters = form.parameters == Form::Parameters::share && !whole ? shard : full;
     }
+    if (types[k].frozen()) continue;
     kind.updated = form.update == Form::Update::share ? shard : full;
     if (form.gradients == Form::Gradients::whole) kind.full_gradients = full;
     if (form.gradients == Form::Gradients::pooled) detail::size_gradient_pool(partition, k, kind);
@@ -246,9 +260,6 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
         form.gradients == Form::Gradients::lent, detail::reductions_in_flight, types[k].wire);
     stage_bytes(published, 1, types[k].parameter);
     stage_bytes(shown, 1, sums ? types[k].accumulate : types[k].wire);
-  }
-  if (form.parameters != Form::Parameters::lent) {
-    elements.frozen = partition.placement().frozen_elements();
   }
   if (form.refresh == Form::Refresh::gather) {
     detail::size_gather_pool(partition, choice.prefetch, types, elements);
@@ -268,8 +279,7 @@ ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, KindTypes co
   for (std::size_t k = 0; k < types.size(); ++k) {
     KindElements const& kind = elements.kinds[k];
     std::uint64_t const wire = size_of(types[k].wire);
-    std::uint64_t const frozen = k == 0 ? elements.frozen : 0;
-    add(Role::parameters, checked_add(kind.parameters, frozen), size_of(types[k].parameter));
+    add(Role::parameters, kind.parameters, size_of(types[k].parameter));
     add(Role::gradients, checked_add(kind.full_gradients, kind.shard_gradients), wire);
     add(Role::gradients, kind.shard_sums, size_of(types[k].accumulate));
     add(Role::master, kind.updated, types[k].master_bytes());

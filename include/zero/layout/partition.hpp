@@ -42,11 +42,11 @@ struct PartitionOptions {
 /// @par Cost  memory and time to construct: a few hundred bytes per tensor and group
 class Partition {
  public:
-  /// Kinds are those of `Placement`.
+  /// Types are those of `Placement`.
   /// @throws Error (invalid_argument) for a model or options that make no sense
   ZERO_APART ZERO_COLD Partition(std::vector<Tensor> const& tensors,
                                  PartitionOptions const& options,
-                                 std::vector<std::uint32_t> const& kinds = {});
+                                 std::vector<std::uint32_t> const& types = {});
 
   /// Where tensors lie in the logical space.
   [[nodiscard]] Placement const& placement() const noexcept { return placement_; }
@@ -56,8 +56,10 @@ class Partition {
   }
   /// Ranks the model is shared out over.
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
-  /// Elements of a full bucket over all ranks: a multiple of N * `block`.
-  [[nodiscard]] std::uint64_t bucket_elements() const noexcept { return bucket_elements_; }
+  /// Elements of a kind's full bucket over all ranks: a multiple of N * `block`.
+  [[nodiscard]] std::uint64_t bucket_elements(std::size_t kind = 0) const noexcept {
+    return placement_.kinds()[kind].frozen ? frozen_bucket_elements_ : bucket_elements_;
+  }
   /// What was asked for, of which N * `block` may be more.
   [[nodiscard]] std::uint64_t asked_bucket_elements() const noexcept {
     return options_.bucket_elements;
@@ -69,12 +71,15 @@ class Partition {
   ZERO_APART [[nodiscard]] BucketSpan bucket(std::size_t index) const noexcept;
   /// Buckets of the whole model.
   [[nodiscard]] std::size_t bucket_count() const noexcept { return bucket_count_; }
-  /// Calls `visit(BucketSpan const&)` for all buckets, in the order of their numbers.
+  /// Calls `visit(BucketSpan const&)` for all buckets of trained tensors, or else for all of frozen
+  /// ones, in the order of their numbers.
   template <class Visit>
-  void for_each_bucket(Visit&& visit) const {
-    for (std::size_t b = 0; b < bucket_count_; ++b) visit(bucket(b));
+  void for_each_bucket(Visit&& visit, bool frozen = false) const {
+    for (BucketGroup const& group : groups_) {
+      if (kind_of(group).frozen == frozen) for_each_bucket_in(group, visit);
+    }
   }
-  /// Groups in the order in which their gradients are complete in a backward pass.
+  /// Trained groups in the order in which their gradients are complete in a backward pass.
   [[nodiscard]] std::vector<std::size_t> const& reduction_order() const noexcept {
     return reduction_order_;
   }
@@ -103,30 +108,26 @@ class Partition {
   /// Elements of a kind's largest bucket, padding included; 0 if there is none.
   ZERO_APART [[nodiscard]] std::uint64_t largest_bucket(std::size_t kind = 0) const noexcept;
 
-  /// Where a trainable tensor begins in the padded memory of its group; not where memory is lent.
+  /// Where a tensor begins in the padded memory of its group; not where memory is lent.
   [[nodiscard]] Place in_group(std::size_t tensor) const noexcept {
     return Place(place(tensor).offset - groups_[group_of(tensor)].range.first());
   }
-  /// Where a trainable tensor begins in a padded full-size array of its kind.
+  /// Where a tensor begins in a padded full-size array of its kind.
   [[nodiscard]] Place in_full(std::size_t tensor) const noexcept {
     return Place(groups_[group_of(tensor)].in_full.offset() + in_group(tensor).offset());
   }
   /// Calls `visit(BucketSpan const&)` for all buckets of a gather group.
   template <class Visit>
   void for_each_bucket_of(GatherGroup const& gathered, Visit&& visit) const {
-    for (std::size_t const g : gathered.groups) {
-      for (std::size_t i = 0; i < groups_[g].bucket_count; ++i) {
-        visit(bucket(groups_[g].first_bucket + i));
-      }
-    }
+    for (std::size_t const g : gathered.groups) for_each_bucket_in(groups_[g], visit);
   }
-  /// Index of the group that holds a trainable tensor; of several, where memory is lent, one that
-  /// the same units use.
+  /// Index of the group that holds a tensor; of several, where memory is lent, one that the same
+  /// units use.
   [[nodiscard]] std::size_t group_of(std::size_t tensor) const noexcept {
     return group_of_cluster_[place(tensor).cluster];
   }
 
-  /// Calls `visit(Segment const&)` for every run of trainable elements of a range, in order; gaps
+  /// Calls `visit(Segment const&)` for every run of a tensor's elements in a range, in order; gaps
   /// between tensors are skipped.
   template <class Visit>
   void for_each_segment(Range range, Visit&& visit) const {
@@ -140,6 +141,13 @@ class Partition {
   }
 
  private:
+  [[nodiscard]] StorageKind const& kind_of(BucketGroup const& group) const noexcept {
+    return placement_.kinds()[group.kind];
+  }
+  template <class Visit>
+  void for_each_bucket_in(BucketGroup const& group, Visit const& visit) const {
+    for (std::size_t i = 0; i < group.bucket_count; ++i) visit(bucket(group.first_bucket + i));
+  }
   /// The first tensor that ends behind the beginning of a range: an index into `by_offset()`.
   ZERO_APART [[nodiscard]] std::size_t first_within(Range range) const noexcept;
   /// What of a range lies in the tensor at `at` or in the next one that has elements of it.
@@ -169,6 +177,7 @@ class Partition {
   Placement placement_;
   PartitionOptions options_;
   std::uint64_t bucket_elements_ = 0;
+  std::uint64_t frozen_bucket_elements_ = 0;  ///< never staged, so that they may be as was asked
   struct KindSize {
     std::uint64_t shard = 0;
     std::uint64_t padded = 0;
@@ -187,22 +196,27 @@ class Partition {
 
 ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors,
                                PartitionOptions const& options,
-                               std::vector<std::uint32_t> const& kinds)
-    : placement_(tensors, kinds), options_(options), sizes_(placement_.kind_count()) {
+                               std::vector<std::uint32_t> const& types)
+    : placement_(tensors, types), options_(options), sizes_(placement_.kinds().size()) {
   if (options.world_size < 1) {
     fail(ErrorKind::invalid_argument, {"world size must be at least 1, got ", options.world_size});
   }
   auto const ranks = static_cast<std::uint64_t>(options.world_size);
   std::uint64_t const quantum = checked_mul(block, ranks);
-  std::uint64_t asked = options.bucket_elements;
-  if (options.lent) asked = (std::min)(asked, placement_.trainable_elements() / lent_buckets);
-  bucket_elements_ = (std::max)(quantum, asked / quantum * quantum);
+  auto const divided = [&](std::uint64_t asked) {
+    return (std::max)(quantum, asked / quantum * quantum);
+  };
+  std::uint64_t const most = placement_.trainable_elements() / lent_buckets;
+  frozen_bucket_elements_ = divided(options.bucket_elements);
+  bucket_elements_ =
+      options.lent ? (std::min)(frozen_bucket_elements_, divided(most)) : frozen_bucket_elements_;
   group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
   form_groups(tensors);
   if (options.lent) cut_at_tensors(quantum);
   unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     cut_into_buckets(groups_[g]);
+    if (kind_of(groups_[g]).frozen) continue;
     for (int const unit : groups_[g].units) {
       unit_groups_[static_cast<std::size_t>(unit)].push_back(g);
     }
@@ -217,15 +231,15 @@ ZERO_BODY BucketSpan Partition::bucket(std::size_t index) const noexcept {
         return g.first_bucket <= index;
       });
   BucketGroup const& group = *std::prev(after);
-  std::uint64_t const before = bucket_elements_ * (index - group.first_bucket);
+  std::uint64_t const full = bucket_elements(group.kind);
+  std::uint64_t const before = full * (index - group.first_bucket);
   auto const ranks = static_cast<std::uint64_t>(options_.world_size);
   BucketSpan bucket;
   bucket.index_ = index;
   bucket.group_ = static_cast<std::size_t>(&group - groups_.data());
   bucket.kind_ = group.kind;
   bucket.ranks_ = ranks;
-  bucket.whole_ = {group.range.first() + before,
-                   (std::min)(bucket_elements_, group.range.count() - before)};
+  bucket.whole_ = {group.range.first() + before, (std::min)(full, group.range.count() - before)};
   bucket.shard_ = shard_of(bucket.whole_.count());
   bucket.in_group_ = Place(before);
   bucket.in_full_ = Place(group.in_full.offset() + before);
@@ -287,7 +301,7 @@ ZERO_BODY void Partition::form_groups(std::vector<Tensor> const& tensors) {
   // Units are worked on one after the other, whatever kinds they have.
   std::vector<int> units(groups_.size(), placement_.unit_count());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (place(t).storage != t || place(t).frozen) continue;
+    if (place(t).storage != t) continue;
     int& first = units[group_of(t)];
     first = (std::min)(first, tensors[t].unit);
   }
@@ -346,10 +360,15 @@ ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
 }
 
 ZERO_BODY void Partition::form_gather_groups() {
+  std::vector<std::vector<std::size_t>> used(unit_groups_.size());
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (kind_of(groups_[g]).whole) continue;
+    for (int const unit : groups_[g].units) used[static_cast<std::size_t>(unit)].push_back(g);
+  }
   for (int unit = 0; unit < placement_.unit_count(); ++unit) {
     GatherGroup gathered{.first_unit = unit, .last_unit = unit};
     for (; unit <= gathered.last_unit; ++unit) {
-      for (std::size_t const g : groups_of(unit)) {
+      for (std::size_t const g : used[static_cast<std::size_t>(unit)]) {
         if (!groups_[g].tied) {
           gathered.last_unit = (std::max)(gathered.last_unit, groups_[g].units.back());
         }
@@ -372,12 +391,13 @@ ZERO_BODY std::uint64_t Partition::shard_of(std::uint64_t count) const {
 
 ZERO_BODY void Partition::cut_into_buckets(BucketGroup& group) {
   auto const ranks = static_cast<std::uint64_t>(options_.world_size);
-  std::uint64_t const full = group.range.count() / bucket_elements_;
-  std::uint64_t const rest = group.range.count() % bucket_elements_;
-  std::uint64_t const shards = checked_add(full * (bucket_elements_ / ranks), shard_of(rest));
+  std::uint64_t const each = bucket_elements(group.kind);
+  std::uint64_t const full = group.range.count() / each;
+  std::uint64_t const rest = group.range.count() % each;
+  std::uint64_t const shards = checked_add(full * (each / ranks), shard_of(rest));
   group.first_bucket = bucket_count_;
   group.bucket_count = static_cast<std::size_t>(full + (rest > 0 ? 1 : 0));
-  group.largest_shard = full > 0 ? bucket_elements_ / ranks : shard_of(rest);
+  group.largest_shard = full > 0 ? each / ranks : shard_of(rest);
   group.padded = checked_mul(shards, ranks);
   KindSize& size = sizes_[group.kind];
   group.in_full = Place(size.padded);
@@ -388,7 +408,9 @@ ZERO_BODY void Partition::cut_into_buckets(BucketGroup& group) {
 }
 
 ZERO_BODY void Partition::order_reductions() {
-  for (std::size_t g = 0; g < groups_.size(); ++g) reduction_order_.push_back(g);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (!kind_of(groups_[g]).frozen) reduction_order_.push_back(g);
+  }
   // A backward pass visits units in descending order, so a group is complete with the smallest
   // of its units.
   detail::sort_indices(reduction_order_, [&](std::size_t a, std::size_t b) {

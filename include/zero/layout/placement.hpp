@@ -24,15 +24,22 @@ inline constexpr std::uint64_t block = 512;
 /// Tensors begin at multiples of this many elements: 64 bytes of a 16-bit type, 128 of fp32.
 inline constexpr std::uint64_t tensor_alignment = 32;
 
-/// A tensor's place. A tied tensor has the place of the tensor whose memory it shares; a frozen one
-/// has a place in the frozen space instead of the logical one.
+/// A tensor's place. A tied tensor has the place of the tensor whose memory it shares.
 struct TensorPlace {
   std::uint64_t offset = 0;  ///< first element
   std::uint64_t count = 0;   ///< elements
-  std::size_t cluster = 0;   ///< index into `clusters()`; meaningless for frozen tensors
+  std::size_t cluster = 0;   ///< index into `clusters()`
   std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
-  std::uint32_t kind = 0;    ///< which tensors are held in the same way as this one
-  bool frozen = false;       ///< whether the place is in the frozen space
+  std::uint32_t kind = 0;    ///< index into `kinds()`
+  bool frozen = false;       ///< whether nothing updates it
+};
+
+/// Which tensors are held in the same way.
+struct StorageKind {
+  std::uint32_t types = 0;  ///< the number of their types
+  bool frozen = false;      ///< nothing updates them
+  bool whole = false;       ///< every rank has all of them, whatever the stage
+  friend constexpr bool operator==(StorageKind const&, StorageKind const&) = default;
 };
 
 /// Neighbouring tensors of one kind that the same units use. Begins at a multiple of `block`.
@@ -44,40 +51,46 @@ struct Cluster {
   std::uint32_t kind = 0;   ///< of its tensors
 };
 
-/// The logical element space of a model's trainable tensors, and the frozen space beside it.
+/// The logical element space of a model's tensors.
 ///
-/// Storage kinds, tensors that are held in the same types, lie one after the other, and each begins
-/// at a multiple of `block`.
+/// Storage kinds, tensors that are held alike, lie one after the other, and each begins at a
+/// multiple of `block`. Those that are trained come first, so that no frozen tensor moves them.
 ///
 /// It depends on the tensors only, never on world size, stage or bucket size: this is what the
 /// gradient norm's block grid and every promise of bit-identity rest on.
 class Placement {
  public:
-  /// `kinds` has the number of each tensor's storage kind, from 0 on; empty: all are of one.
+  /// `types` has the number of each tensor's types, from 0 on; empty: all have the same. Trained
+  /// tensors of types i are of kind i.
   /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
   ///   bad ties, element counts that overflow
   ZERO_APART explicit Placement(std::vector<Tensor> const& tensors,
-                                std::vector<std::uint32_t> const& kinds = {});
+                                std::vector<std::uint32_t> const& types = {});
 
   /// Places of the described tensors, in registration order.
   [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
   /// Clusters in the order of the logical space.
   [[nodiscard]] std::vector<Cluster> const& clusters() const noexcept { return clusters_; }
-  /// Trainable tensors that own memory and have elements, in ascending order of offset.
+  /// Tensors that own memory and have elements, in ascending order of offset.
   [[nodiscard]] std::vector<std::size_t> const& by_offset() const noexcept { return by_offset_; }
   /// Units, empty ones included: the largest number named plus 1.
   [[nodiscard]] int unit_count() const noexcept { return unit_count_; }
-  /// Storage kinds: the largest number given plus 1.
-  [[nodiscard]] std::size_t kind_count() const noexcept { return kind_count_; }
+  /// Storage kinds, the frozen ones last.
+  [[nodiscard]] std::vector<StorageKind> const& kinds() const noexcept { return kinds_; }
+  /// The first of them, which are trained: at least one.
+  [[nodiscard]] std::size_t trained_kinds() const noexcept { return trained_kinds_; }
   /// Elements that are trained: the paper's Ψ.
   [[nodiscard]] std::uint64_t trainable_elements() const noexcept { return trainable_elements_; }
-  /// Elements of the frozen space, alignment included.
+  /// Elements of frozen tensors.
   [[nodiscard]] std::uint64_t frozen_elements() const noexcept { return frozen_elements_; }
 
  private:
   static constexpr int max_units = 1 << 20;
 
   ZERO_APART [[noreturn]] static void refuse(Tensor const& tensor, Message const& why);
+
+  ZERO_APART ZERO_COLD void number_kinds(std::vector<Tensor> const& tensors,
+                                         std::vector<std::uint32_t> const& types);
 
   ZERO_APART ZERO_COLD void resolve_ties(std::vector<Tensor> const& tensors);
 
@@ -90,7 +103,8 @@ class Placement {
   std::vector<std::size_t> by_offset_;
   std::vector<std::vector<int>> users_;
   int unit_count_ = 0;
-  std::size_t kind_count_ = 1;
+  std::vector<StorageKind> kinds_{StorageKind{}};
+  std::size_t trained_kinds_ = 1;
   std::uint64_t trainable_elements_ = 0;
   std::uint64_t frozen_elements_ = 0;
 };
@@ -98,12 +112,9 @@ class Placement {
 #if ZERO_BODIES
 
 ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors,
-                               std::vector<std::uint32_t> const& kinds)
+                               std::vector<std::uint32_t> const& types)
     : places_(tensors.size()) {
-  for (std::size_t t = 0; t < kinds.size(); ++t) {
-    places_[t].kind = kinds[t];
-    kind_count_ = (std::max)(kind_count_, std::size_t{kinds[t]} + 1);
-  }
+  number_kinds(tensors, types);
   resolve_ties(tensors);
   lay_out_clusters(tensors);
   index_by_offset(tensors);
@@ -111,6 +122,30 @@ ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors,
 
 ZERO_BODY void Placement::refuse(Tensor const& tensor, Message const& why) {
   fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", why});
+}
+
+ZERO_BODY void Placement::number_kinds(std::vector<Tensor> const& tensors,
+                                       std::vector<std::uint32_t> const& types) {
+  auto const kind_of = [&](std::size_t t) {
+    return StorageKind{types.empty() ? 0 : types[t], tensors[t].frozen, tensors[t].whole};
+  };
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    places_[t].frozen = tensors[t].frozen;
+    if (tensors[t].whole && !tensors[t].frozen) {
+      refuse(tensors[t], "is whole, which only a frozen tensor can be");
+    }
+    places_[t].kind = kind_of(t).types;
+    while (!tensors[t].frozen && places_[t].kind >= kinds_.size()) {
+      kinds_.push_back({static_cast<std::uint32_t>(kinds_.size())});
+    }
+  }
+  trained_kinds_ = kinds_.size();
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].frozen) continue;
+    auto const known = std::find(kinds_.begin(), kinds_.end(), kind_of(t));
+    places_[t].kind = static_cast<std::uint32_t>(known - kinds_.begin());
+    if (known == kinds_.end()) kinds_.push_back(kind_of(t));
+  }
 }
 
 ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
@@ -133,7 +168,6 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
     TensorPlace& place = places_[t];
     place.storage = t;
     place.count = element_count(tensor);
-    place.frozen = tensor.frozen;
     if (!tensor.tied_to.empty()) {
       std::size_t const found = index.find(tensors, tensor.tied_to);
       if (found >= t) {
@@ -145,6 +179,9 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
       }
       if (target.frozen != tensor.frozen) {
         refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is frozen"});
+      }
+      if (target.whole != tensor.whole) {
+        refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is whole"});
       }
       if (target.weight_decay != tensor.weight_decay ||
           target.learning_rate != tensor.learning_rate) {
@@ -186,11 +223,6 @@ ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
   std::uint64_t end = 0;
   for (std::size_t const t : order) {
     TensorPlace& place = places_[t];
-    if (place.frozen) {
-      place.offset = round_up(frozen_elements_, tensor_alignment);
-      frozen_elements_ = checked_add(place.offset, place.count);
-      continue;
-    }
     bool const tied = users_[t].size() > 1;
     if (clusters_.empty() || clusters_.back().kind != place.kind ||
         clusters_.back().units != users_[t]) {
@@ -201,7 +233,8 @@ ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
     end = checked_add(place.offset, place.count);
     clusters_.back().count = end - clusters_.back().begin;
     place.cluster = clusters_.size() - 1;
-    trainable_elements_ = checked_add(trainable_elements_, place.count);
+    std::uint64_t& sum = place.frozen ? frozen_elements_ : trainable_elements_;
+    sum = checked_add(sum, place.count);
   }
   for (TensorPlace& place : places_) {
     place.offset = places_[place.storage].offset;
@@ -211,9 +244,7 @@ ZERO_BODY void Placement::lay_out_clusters(std::vector<Tensor> const& tensors) {
 
 ZERO_BODY void Placement::index_by_offset(std::vector<Tensor> const& tensors) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (places_[t].storage == t && !places_[t].frozen && places_[t].count > 0) {
-      by_offset_.push_back(t);
-    }
+    if (places_[t].storage == t && places_[t].count > 0) by_offset_.push_back(t);
   }
   detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
     return places_[a].offset < places_[b].offset;

@@ -49,11 +49,12 @@ struct StateArrayBytes {
 struct TrafficBytes {
   std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
-  std::uint64_t gather = 0;   ///< parameters, for forward and backward
+  std::uint64_t gather = 0;   ///< trained parameters, for forward and backward
+  std::uint64_t frozen = 0;   ///< frozen ones, likewise
   /// All purposes together.
   /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
-    return checked_add(checked_add(reduce, publish), gather);
+    return checked_add(checked_add(reduce, publish), checked_add(gather, frozen));
   }
   friend constexpr bool operator==(TrafficBytes const&, TrafficBytes const&) = default;
 };
@@ -62,13 +63,15 @@ struct TrafficBytes {
 /// ranks, since shares are equal.
 ///
 /// Apart from pools, staging and control, `memory` is the paper's formula (ZeRO §5) for
-/// `trained_elements + padding_elements` parameters, plus the frozen ones.
+/// `trained_elements + padding_elements` parameters, plus the parameters of frozen tensors.
 struct Plan {
-  int world_size = 1;                    ///< the paper's N_d
-  std::uint64_t trained_elements = 0;    ///< the paper's Ψ
-  std::uint64_t padding_elements = 0;    ///< of one full-size array, all ranks together
-  std::uint64_t frozen_elements = 0;     ///< alignment included
-  std::uint64_t asked_bucket_bytes = 0;  ///< of a bucket, in the wire's dtype
+  int world_size = 1;                         ///< the paper's N_d
+  std::uint64_t trained_elements = 0;         ///< the paper's Ψ
+  std::uint64_t padding_elements = 0;         ///< of one full-size array, all ranks together
+  std::uint64_t frozen_elements = 0;          ///< that nothing updates, but for whole tensors
+  std::uint64_t frozen_padding_elements = 0;  ///< of one full-size array of them
+  std::uint64_t whole_elements = 0;           ///< of whole tensors, padding included
+  std::uint64_t asked_bucket_bytes = 0;       ///< of a bucket, in the wire's dtype
   /// Of the largest bucket: more than was asked for where even the smallest is, 512 elements for
   /// each rank; less for a model that is smaller.
   std::uint64_t bucket_bytes = 0;
@@ -86,12 +89,12 @@ struct Plan {
   PlanNames names{};                            ///< what the policies call themselves
 };
 
-/// The plan for a partition, whose kinds have these types. Pure arithmetic: allocates nothing but
-/// the plan itself.
+/// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
+/// @param types  by the numbers that the partition was given for tensors
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
 ZERO_APART [[nodiscard]] Plan make_plan(Partition const& partition,
                                         StorageChoice const& storage,
-                                        KindTypes types,
+                                        KindTypes const& types,
                                         PlanNames names,
                                         std::uint64_t micro_steps = 1);
 
@@ -137,32 +140,54 @@ class TextTable {
 
 ZERO_BODY Plan make_plan(Partition const& partition,
                          StorageChoice const& storage,
-                         KindTypes types,
+                         KindTypes const& types,
                          PlanNames names,
                          std::uint64_t micro_steps) {
   if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
-  StorageElements const elements = storage_elements(partition, storage, types);
   Plan plan;
+  plan.types = kind_types(partition.placement(), types);
+  StorageElements const elements = storage_elements(partition, storage, plan.types);
   plan.world_size = partition.world_size();
   plan.trained_elements = partition.placement().trainable_elements();
-  plan.frozen_elements = partition.placement().frozen_elements();
+  auto const& kinds = partition.placement().kinds();
+  for (std::size_t const t : partition.placement().by_offset()) {
+    TensorPlace const& place = partition.place(t);
+    if (place.frozen && !kinds[place.kind].whole) plan.frozen_elements += place.count;
+  }
   plan.asked_bucket_bytes =
       checked_mul(partition.asked_bucket_elements(), size_of(types.front().wire));
   plan.micro_steps = micro_steps;
   plan.storage = storage;
-  plan.memory = memory_bytes(elements, types);
+  plan.memory = memory_bytes(elements, plan.types);
   StorageForm const form = storage_form(storage);
   if (form.refresh == StorageForm::Refresh::gather) {
-    for (BucketGroup const& group : partition.groups()) {
-      if (group.tied || group.units.size() == 1) continue;
-      ++plan.joined_groups;
-      plan.joined_units += group.units.size();
+    for (GatherGroup const& gathered : partition.gather_groups()) {
+      std::vector<int> joined;
+      for (std::size_t const g : gathered.groups) {
+        BucketGroup const& group = partition.groups()[g];
+        if (group.tied || group.units.size() == 1) continue;
+        joined.insert(joined.end(), group.units.begin(), group.units.end());
+      }
+      // A unit may share buckets of two kinds.
+      std::sort(joined.begin(), joined.end());
+      joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
+      plan.joined_groups += joined.empty() ? 0u : 1u;
+      plan.joined_units += joined.size();
     }
   }
   auto const add = [](std::uint64_t& sum, std::uint64_t more) { sum = checked_add(sum, more); };
-  for (std::size_t k = 0; k < types.size(); ++k) {
-    StorageTypes const& kind = types[k];
+  for (std::size_t k = 0; k < plan.types.size(); ++k) {
+    StorageTypes const& kind = plan.types[k];
     std::uint64_t const wire = size_of(kind.wire);
+    std::uint64_t const parameter = size_of(kind.parameter);
+    TrafficElements const traffic = traffic_elements(partition, storage, micro_steps, k);
+    if (kind.frozen()) {
+      add(kinds[k].whole ? plan.whole_elements : plan.frozen_padding_elements,
+          partition.padded_elements(k));
+      add(plan.traffic.frozen, traffic.frozen);
+      add(plan.sent.frozen, checked_mul(traffic.frozen, parameter));
+      continue;
+    }
     add(plan.padding_elements, partition.padded_elements(k));
     plan.bucket_bytes =
         (std::max)(plan.bucket_bytes, checked_mul(partition.largest_bucket(k), wire));
@@ -180,16 +205,15 @@ ZERO_BODY Plan make_plan(Partition const& partition,
     // dtype in which they were kept.
     DType const kept = form.reduced == StorageForm::Reduced::sums ? kind.accumulate : kind.wire;
     DType const published = form.update == StorageForm::Update::share ? kind.parameter : kept;
-    TrafficElements const traffic = traffic_elements(partition, storage, micro_steps, k);
     add(plan.traffic.reduce, traffic.reduce);
     add(plan.traffic.publish, traffic.publish);
     add(plan.traffic.gather, traffic.gather);
     add(plan.sent.reduce, checked_mul(traffic.reduce, wire));
     add(plan.sent.publish, checked_mul(traffic.publish, size_of(published)));
-    add(plan.sent.gather, checked_mul(traffic.gather, size_of(kind.parameter)));
+    add(plan.sent.gather, checked_mul(traffic.gather, parameter));
   }
   plan.padding_elements -= plan.trained_elements;
-  plan.types = std::move(types);
+  plan.frozen_padding_elements -= plan.frozen_elements;
   plan.names = std::move(names);
   // Refused here, not by whoever prints the plan.
   (void)plan.memory.total();
@@ -288,14 +312,17 @@ ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
   std::uint64_t const parameter = size_of(types.parameter);
   StorageForm const form = storage_form(plan.storage);
   bool const sharded = form.update == StorageForm::Update::share;
-  if (plan.types.size() > 1) return "";
+  // Of several kinds that are trained there is no formula.
+  if (plan.types.size() > 1 && !plan.types[1].frozen()) return "";
   switch (role) {
     case Role::parameters: {
       if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";
-      std::string formula =
-          array_formula(parameter, form.parameters == StorageForm::Parameters::share);
-      if (plan.frozen_elements == 0) return formula;
-      return formula + " + " + std::to_string(parameter) + " per frozen element";
+      bool const share = form.parameters == StorageForm::Parameters::share;
+      std::string formula = array_formula(parameter, share);
+      std::string const more = " + " + std::to_string(parameter);
+      if (plan.frozen_elements > 0) formula += more + "Ψ_frozen" + (share ? "/N" : "");
+      if (plan.whole_elements > 0) formula += more + " per whole element";
+      return formula;
     }
     case Role::gradients: return gradients_formula(plan);
     case Role::master:
@@ -356,13 +383,20 @@ ZERO_APART [[nodiscard]] std::string sent_table(Plan const& plan) {
       "Ψ(N-1)/N" + (storage_form(plan.storage).reduced == StorageForm::Reduced::sums ? steps : ""));
   add("publish", plan.traffic.publish, plan.sent.publish, "Ψ(N-1)/N");
   // What is used by one unit only is gathered twice; the rest are tied tensors used again.
-  auto const ranks = static_cast<std::uint64_t>(plan.world_size);
-  std::uint64_t const once = (plan.trained_elements + plan.padding_elements) / ranks * (ranks - 1);
-  bool const again = plan.traffic.gather > 2 * plan.micro_steps * once;
-  add("gather",
-      plan.traffic.gather,
-      plan.sent.gather,
-      "2Ψ(N-1)/N" + steps + (again ? ", and tied tensors again" : ""));
+  auto const formula = [&](std::string const& psi, std::uint64_t all, std::uint64_t elements) {
+    auto const ranks = static_cast<std::uint64_t>(plan.world_size);
+    bool const again = elements > 2 * plan.micro_steps * (all / ranks * (ranks - 1));
+    return "2" + psi + "(N-1)/N" + steps + (again ? ", and tied tensors again" : "");
+  };
+  std::uint64_t const trained = plan.trained_elements + plan.padding_elements;
+  std::uint64_t const frozen = plan.frozen_elements + plan.frozen_padding_elements;
+  add("gather", plan.traffic.gather, plan.sent.gather, formula("Ψ", trained, plan.traffic.gather));
+  if (frozen > 0) {
+    add("frozen",
+        plan.traffic.frozen,
+        plan.sent.frozen,
+        formula("Ψ_frozen", frozen, plan.traffic.frozen));
+  }
   add("total", plan.traffic.total(), total, "");
   return table.text();
 }
@@ -370,16 +404,24 @@ ZERO_APART [[nodiscard]] std::string sent_table(Plan const& plan) {
 }  // namespace detail
 
 ZERO_BODY std::string to_string(Plan const& plan) {
-  std::uint64_t const padded = plan.trained_elements + plan.padding_elements;
+  auto const elements = [](std::string const& psi,
+                           std::uint64_t own,
+                           std::string const& what,
+                           std::uint64_t padding) {
+    return psi + " = " + detail::with_commas(own + padding) +
+           " elements: " + detail::with_commas(own) + what + detail::with_commas(padding) +
+           " padding (" + detail::percentage(padding, own + padding) + ")";
+  };
   std::string text = "plan: stage " + plan.names.stage + ", precision " + plan.names.precision +
                      ", rule " + plan.names.rule + ", accumulation " + plan.names.accumulation +
                      ", N = " + std::to_string(plan.world_size) + "\n";
-  text += "Ψ = " + detail::with_commas(padded) +
-          " elements: " + detail::with_commas(plan.trained_elements) + " trained, " +
-          detail::with_commas(plan.padding_elements) + " padding (" +
-          detail::percentage(plan.padding_elements, padded) + ")";
+  text += elements("Ψ", plan.trained_elements, " trained, ", plan.padding_elements);
   if (plan.frozen_elements > 0) {
-    text += "; " + detail::with_commas(plan.frozen_elements) + " more are frozen";
+    text += "\n" +
+            elements("Ψ_frozen", plan.frozen_elements, " frozen, ", plan.frozen_padding_elements);
+  }
+  if (plan.whole_elements > 0) {
+    text += "; " + detail::with_commas(plan.whole_elements) + " more are whole";
   }
   if (plan.bucket_bytes > plan.asked_bucket_bytes) {
     text += "\nbuckets of " + detail::in_binary_units(plan.bucket_bytes) + " instead of " +

@@ -36,13 +36,15 @@ struct StorageTypes {
   /// Refers to constants.
   std::span<ArrayForm const> arrays{};
 
+  /// Does nothing update them?
+  [[nodiscard]] constexpr bool frozen() const noexcept { return arrays.empty(); }
   /// Is there a master beside the parameter?
   [[nodiscard]] constexpr bool has_master() const noexcept {
-    return !arrays.empty() && arrays.front().coding != Coding::parameter;
+    return !frozen() && arrays.front().coding != Coding::parameter;
   }
   /// What the update works on.
   [[nodiscard]] constexpr DType master() const noexcept {
-    return arrays.empty() ? parameter : arrays.front().dtype;
+    return frozen() ? parameter : arrays.front().dtype;
   }
   /// Of the values that a trainer loads.
   [[nodiscard]] constexpr DType value() const noexcept {
@@ -50,7 +52,7 @@ struct StorageTypes {
   }
   /// The arrays behind the first.
   [[nodiscard]] constexpr std::span<ArrayForm const> states() const noexcept {
-    return arrays.subspan(arrays.empty() ? 0 : 1);
+    return arrays.subspan(frozen() ? 0 : 1);
   }
   /// Bytes of the master of one element: 0 where parameters are their own masters.
   [[nodiscard]] constexpr std::uint64_t master_bytes() const noexcept {

@@ -24,8 +24,13 @@ struct Tensor {
   int unit = 0;
   double weight_decay = 1.;   ///< times the rule's weight decay; finite and at least 0
   double learning_rate = 1.;  ///< times the learning rate; finite and at least 0
-  /// A frozen tensor holds no gradient and no state, is never sharded and never travels.
+  /// A frozen tensor has no gradient and no state. Its values are partitioned, and gathered with
+  /// its unit, where those of trained tensors are; elsewhere every rank has all of them.
   bool frozen = false;
+  /// Every rank has all of a frozen tensor under every stage, and it is never sent: worth it for
+  /// small ones, of which a gather takes at least 512 elements of each rank. Trained tensors are
+  /// not whole.
+  bool whole = false;
   /// Name of an earlier tensor of the same shape whose memory this one shares, such as the
   /// embedding that is used again as the output head. Its gradients add up there; its scales must
   /// be the same.

@@ -16,15 +16,17 @@ namespace zero::inline ZERO_NAMESPACE {
 ///
 /// With Ψ padded elements and N ranks: `reduce` is Ψ(N-1)/N; `publish` the same where parameters or
 /// gradients are refreshed after the update (all stages but Pos+g+p); `gather` is twice that in
-/// Pos+g+p, plus what tied tensors cost when another unit uses them again.
+/// Pos+g+p, plus what tied tensors cost when another unit uses them again; and `frozen` likewise
+/// for the padded elements of frozen tensors, each micro-step.
 /// @par Source  ZeRO §7; 2Ψ(N-1)/N for replicated, Pos and Pos+g, 3Ψ(N-1)/N for Pos+g+p
 struct TrafficElements {
   std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
-  std::uint64_t gather = 0;   ///< parameters, for forward and backward
+  std::uint64_t gather = 0;   ///< trained parameters, for forward and backward
+  std::uint64_t frozen = 0;   ///< frozen ones, likewise
   /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
-    return checked_add(checked_add(reduce, publish), gather);
+    return checked_add(checked_add(reduce, publish), checked_add(gather, frozen));
   }
   friend constexpr bool operator==(TrafficElements const&, TrafficElements const&) = default;
 };
@@ -43,7 +45,8 @@ ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
                                            std::uint64_t micro_steps,
                                            std::size_t kind) {
   auto const peers = static_cast<std::uint64_t>(partition.world_size()) - 1;
-  std::uint64_t const once = checked_mul(partition.shard_elements(kind), peers);
+  bool const frozen = partition.placement().kinds()[kind].frozen;
+  std::uint64_t const once = frozen ? 0 : checked_mul(partition.shard_elements(kind), peers);
   TrafficElements traffic;
   StorageForm const form = storage_form(choice);
   traffic.reduce = checked_mul(once, form.reduced == StorageForm::Reduced::sums ? micro_steps : 1);
@@ -51,13 +54,14 @@ ZERO_BODY TrafficElements traffic_elements(Partition const& partition,
     traffic.publish = once;
     return traffic;
   }
+  std::uint64_t& gathers = frozen ? traffic.frozen : traffic.gather;
   std::uint64_t const passes = checked_mul(2, micro_steps);
   for (GatherGroup const& gathered : partition.gather_groups()) {
     for (std::size_t const g : gathered.groups) {
       BucketGroup const& group = partition.groups()[g];
       if (group.kind != kind) continue;
       std::uint64_t const share = group.padded / (peers + 1);
-      traffic.gather = checked_add(traffic.gather, checked_mul(passes, share * peers));
+      gathers = checked_add(gathers, checked_mul(passes, share * peers));
     }
   }
   return traffic;

@@ -35,7 +35,7 @@ ZERO_BODY Engine::Engine(EngineSetup const& setup, std::vector<Tensor> tensors) 
 ZERO_BODY Plan Engine::plan(std::uint64_t micro_steps) const {
   return make_plan(parts_->partition,
                    parts_->policies.choice(parts_->prefetch.depth, parts_->comm().held()),
-                   parts_->types,
+                   {parts_->policies.types},
                    plan_names(parts_->policies, parts_->rules.calls()),
                    micro_steps);
 }
@@ -265,7 +265,9 @@ ZERO_BODY void Engine::end_load(std::vector<bool> const& tensors, bool states, b
 
 ZERO_BODY void Engine::values_are_set(bool confirmed, bool all) noexcept {
   StepState& now = parts_->now;
-  now.values_set = now.values_set || all || parts_->elements.frozen == 0;
+  bool const lent = parts_->form.parameters == StorageForm::Parameters::lent;
+  bool const trained_alone = parts_->partition.placement().frozen_elements() == 0;
+  now.values_set = now.values_set || all || lent || trained_alone;
   // Ranks of a data axis know nothing of those of a model axis.
   now.values_confirmed = confirmed && parts_->groups.model() == nullptr;
   if (watch_) (*watch_)(WatchedUse::set);
@@ -362,8 +364,8 @@ ZERO_BODY Elements Engine::parameter(int unit, std::size_t t) {
   TensorPlace const& place = parts_->partition.place(t);
   auto const count = static_cast<std::size_t>(place.count);
   if (count == 0) return {};
-  return {place.frozen ? parts_->parameters.tensor(t).first : parts_->refresh.tensor(unit, t),
-          count};
+  bool const gathered = parts_->parameters.shares(place.kind);
+  return {gathered ? parts_->refresh.tensor(unit, t) : parts_->parameters.tensor(t).first, count};
 }
 
 ZERO_BODY void Engine::settle() { parts_->refresh.settle(); }
@@ -376,7 +378,7 @@ ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
   auto const copies = [&](std::size_t t) {
     bool const apart =
         !parts.policies.borrowed && parts.described[parts.slices[t].described].stacked;
-    return apart || (parts.form.refresh == StorageForm::Refresh::gather && !places[t].frozen);
+    return apart || parts.parameters.shares(places[t].kind);
   };
   // Every copy begins at a cache line; slices of one tensor lie one after the other.
   std::uint64_t const line = 64 / size_of(dtype);

@@ -22,6 +22,7 @@
 #include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -74,6 +75,8 @@ struct Parts : Model {
   [[nodiscard]] bool counts(std::size_t tensor) const noexcept {
     return counts() || tensors[tensor].partitioned;
   }
+  /// Tensors that have memory of their own, and updates.
+  ZERO_APART [[nodiscard]] std::size_t trained_tensors() const noexcept;
   void require_bound() const {
     bool const bound = parameters.lent().bound() && gradients.lent().bound();
     if (policies.borrowed && !bound) refuse_unbound();
@@ -115,7 +118,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
     : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
       policies(agreed.setup.policies),
       form(policies.form()),
-      types{policies.types},
+      types(kind_types(partition.placement(), {policies.types})),
       groups(std::move(agreed.groups)),
       kernels(agreed.setup.kernels, agreed.setup.space),
       rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
@@ -143,10 +146,10 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       update(*this, parameters, states, rules, presence, control, tensor_counts, kernels),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
-      outcome(groups.world(), control, space(), kernels, partition.placement().by_offset().size()),
+      outcome(groups.world(), control, space(), kernels, trained_tensors()),
       readers(units.size()) {
   bool const sums = form.reduced == StorageForm::Reduced::sums;
-  for (std::size_t k = 0; k < types.size(); ++k) {
+  for (std::size_t k = 0; k < partition.placement().trained_kinds(); ++k) {
     Kernels const those = kernels.of(k);
     if (types[k] == those.types() &&
         those.gradient() == (sums ? types[k].accumulate : types[k].wire)) {
@@ -166,6 +169,12 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   kernels.load([&](Kernels const& loading) { load(loading); });
 }
 
+ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {
+  auto const& owners = partition.placement().by_offset();
+  auto const trained = [&](std::size_t t) { return !partition.place(t).frozen; };
+  return static_cast<std::size_t>(std::count_if(owners.begin(), owners.end(), trained));
+}
+
 ZERO_BODY void Parts::refuse_unbound() const {
   fail(ErrorKind::invalid_argument, "Borrowed<> memory is used before bind()");
 }
@@ -178,7 +187,7 @@ ZERO_BODY void Parts::load(Kernels const& loading) const {
   loading.call(CountMissed{});
   reduction.load(loading);
   update.load(loading);
-  for (std::size_t k = 0; k < types.size(); ++k) {
+  for (std::size_t k = 0; k < partition.placement().trained_kinds(); ++k) {
     norm.load(loading.of(k));
     update.load_kind(loading.of(k));
   }

@@ -167,9 +167,11 @@ TEST_CASE("a unit that is gathered for tied tensors alone keeps its neighbours a
   model.push_back(tensor(100, 2, model[3].name));
   // By themselves units 1 and 3 could lie together.
   CHECK(joined(model, 4) == Groups{0, 0, 1, 2});
-  // Frozen, it is not gathered at all, and lies among units that are.
+  // Frozen, it is gathered like any other; whole, it is not at all, and lies among units that are.
   Model frozen{tensor(100, 0), tensor(100, 1), tensor(100, 2)};
   frozen[1].frozen = true;
+  CHECK(joined(frozen, 4) == Groups{0, 1, 2});
+  frozen[1].whole = true;
   Partition const partition(frozen, {.world_size = 4, .merge = Merge::into_padding});
   REQUIRE(partition.gather_groups().size() == 1);
   CHECK(partition.gather_groups()[0].last_unit == 2);
@@ -196,6 +198,21 @@ TEST_CASE("small units merge for the gradient pool up to a slot that no unit mak
   CHECK(groups(2048) == Groups{0, 0, 1, 1});
   CHECK(zero::detail::group_clusters(placement, Merge::freely, 1 << 20, 4 * block) ==
         Groups{0, 0, 0, 0});
+}
+
+TEST_CASE("what is frozen needs no gradient pool, and small units of it merge up to a bucket") {
+  Model model = model_of({600, 600, 600, 600});
+  for (zero::Tensor& each : model) each.frozen = true;
+  model.push_back(tensor(600, 0));
+  for (bool const whole : {false, true}) {
+    for (zero::Tensor& each : model) each.whole = whole && each.frozen;
+    for (Merge const merge : {Merge::within_largest_unit, Merge::freely, Merge::into_padding}) {
+      // Gathered, no more than two fit the smallest bucket.
+      bool const apart = merge == Merge::into_padding && !whole;
+      CHECK(zero::detail::group_clusters(zero::Placement(model), merge, 1 << 20, 4 * block) ==
+            (apart ? Groups{0, 1, 1, 2, 2} : Groups{0, 1, 1, 1, 1}));
+    }
+  }
 }
 
 TEST_CASE(

@@ -28,18 +28,20 @@ void expect(bool holds, zero::SourceLocation where = zero::SourceLocation::curre
 using Model = std::vector<Tensor>;
 
 bool owns_memory(Placement const& placement, std::size_t tensor) {
-  return placement.places()[tensor].storage == tensor && !placement.places()[tensor].frozen;
+  return placement.places()[tensor].storage == tensor;
 }
 
-/// Every trainable element has one owner and one bucket, of its kind, and the walk over the shares
-/// visits those of a kind in the order of the logical space.
+/// Every element has one owner and one bucket, of its kind, and the walk over the shares visits
+/// those of a kind in the order of the logical space.
 void check_ownership(Partition const& partition) {
   Placement const& placement = partition.placement();
   std::vector<std::uint64_t> visited(placement.places().size(), 0);
-  std::vector<std::uint64_t> position(placement.kind_count(), 0);
+  std::vector<std::uint64_t> position(placement.kinds().size(), 0);
   bool in_order = true;
   bool from_the_front = true;
-  partition.for_each_bucket([&](BucketSpan const& bucket) {
+  bool frozen = false;
+  auto const of_bucket = [&](BucketSpan const& bucket) {
+    expect(placement.kinds()[bucket.kind()].frozen == frozen);
     std::uint64_t owned = 0;
     std::uint64_t end = bucket.whole().first();
     for (int rank = 0; rank < partition.world_size(); ++rank) {
@@ -66,7 +68,10 @@ void check_ownership(Partition const& partition) {
       });
     }
     expect(owned == bucket.whole().count());
-  });
+  };
+  partition.for_each_bucket(of_bucket);
+  frozen = true;
+  partition.for_each_bucket(of_bucket, true);
   expect(in_order);
   expect(from_the_front);
   for (std::size_t t = 0; t < visited.size(); ++t) {
@@ -82,7 +87,7 @@ void check_buckets(Partition const& partition) {
     std::uint64_t end = 0;
     std::uint64_t largest = 0;
   };
-  std::vector<Sum> sums(partition.placement().kind_count());
+  std::vector<Sum> sums(partition.placement().kinds().size());
   std::size_t next = 0;
   for (std::size_t g = 0; g < partition.groups().size(); ++g) {
     BucketGroup const& group = partition.groups()[g];
@@ -111,9 +116,9 @@ void check_buckets(Partition const& partition) {
       expect(bucket.in_shards().offset() == shards);
       expect(bucket.in_full().offset() == padded);
       expect(bucket.in_group().offset() == done);
-      if (b + 1 < next) expect(count == partition.bucket_elements());
+      if (b + 1 < next) expect(count == partition.bucket_elements(bucket.kind()));
       if (b + 1 < next) expect(bucket.padded() == count);
-      expect(bucket.padded() <= partition.bucket_elements());
+      expect(bucket.padded() <= partition.bucket_elements(bucket.kind()));
       largest = largest < bucket.padded() ? bucket.padded() : largest;
       done += count;
       shards += bucket.shard();
@@ -131,13 +136,13 @@ void check_buckets(Partition const& partition) {
   }
 }
 
-/// Every unit is in one gather group, which brings all that its units use.
+/// Every unit is in one gather group, which brings all that its units use but what is whole.
 void check_gathered_memory(Partition const& partition, Model const& model) {
   Placement const& placement = partition.placement();
   std::vector<std::vector<std::size_t>> tensors(static_cast<std::size_t>(placement.unit_count()));
   for (std::size_t t = 0; t < model.size(); ++t) {
-    bool const trained = !model[t].frozen && placement.places()[t].count > 0;
-    if (trained) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
+    bool const gathers = !model[t].whole && placement.places()[t].count > 0;
+    if (gathers) tensors[static_cast<std::size_t>(model[t].unit)].push_back(t);
   }
   int unit = 0;
   for (std::size_t i = 0; i < partition.gather_groups().size(); ++i) {
@@ -147,6 +152,7 @@ void check_gathered_memory(Partition const& partition, Model const& model) {
     std::uint64_t end = 0;
     std::vector<std::size_t> brought;
     partition.for_each_bucket_of(gathered, [&](BucketSpan const& bucket) {
+      expect(!placement.kinds()[bucket.kind()].whole);
       if (bucket.in_group().offset() == 0) brought.push_back(bucket.group());
       end += bucket.padded();
     });
@@ -210,17 +216,17 @@ void check_joined(Partition const& partition, Model const& model) {
   }
 }
 
-/// Groups know their units, and a bucket stays inside one unit where it must.
+/// Groups know their units, units those groups that have gradients, and a bucket stays inside one
+/// unit where it must.
 void check_units(Partition const& partition, Model const& model, Merge merge) {
   Placement const& placement = partition.placement();
   std::vector<std::vector<std::size_t>> groups_of(static_cast<std::size_t>(placement.unit_count()));
   std::vector<std::vector<int>> units_of(partition.groups().size());
   for (std::size_t t = 0; t < model.size(); ++t) {
-    if (model[t].frozen) continue;
     TensorPlace const& place = placement.places()[t];
     std::size_t const g = partition.group_of(t);
     BucketGroup const& group = partition.groups()[g];
-    groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
+    if (!model[t].frozen) groups_of[static_cast<std::size_t>(model[t].unit)].push_back(g);
     units_of[g].push_back(model[t].unit);
     std::uint64_t const in_group = place.offset - group.range.first();
     expect(place.offset >= group.range.first());
@@ -252,9 +258,12 @@ void check_reduction_order(Partition const& partition) {
   std::vector<std::size_t> const& order = partition.reduction_order();
   std::vector<std::size_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  std::vector<std::size_t> every(partition.groups().size());
-  std::iota(every.begin(), every.end(), std::size_t{0});
-  expect(sorted == every);
+  std::vector<std::size_t> trained;
+  for (std::size_t g = 0; g < partition.groups().size(); ++g) {
+    bool const frozen = partition.placement().kinds()[partition.groups()[g].kind].frozen;
+    if (!frozen) trained.push_back(g);
+  }
+  expect(sorted == trained);
 
   std::vector<std::size_t> missing;
   for (BucketGroup const& group : partition.groups()) missing.push_back(group.units.size());
@@ -272,7 +281,7 @@ void check_reduction_order(Partition const& partition) {
   expect(next == order.size());
 }
 
-/// The logical space and the frozen space do not depend on ranks, bucket size or merging.
+/// The logical space does not depend on ranks, bucket size or merging.
 void check_placement(Partition const& partition, Placement const& placement) {
   auto const& places = partition.placement().places();
   expect(places.size() == placement.places().size());
@@ -286,14 +295,19 @@ void check(Model const& model, std::uint64_t bucket_elements, int ranks, Merge m
   CAPTURE(ranks);
   CAPTURE(bucket_elements);
   CAPTURE(merge);
-  Partition const partition(
-      model, {.world_size = ranks, .bucket_elements = bucket_elements, .merge = merge});
+  PartitionOptions const options{
+      .world_size = ranks, .bucket_elements = bucket_elements, .merge = merge};
+  Partition const partition(model, options);
   expect(partition.world_size() == ranks);
   check_ownership(partition);
   check_buckets(partition);
   check_units(partition, model, merge);
   check_gathered_memory(partition, model);
-  if (merge == Merge::into_padding) check_joined(partition, model);
+  Model trained;
+  std::copy_if(model.begin(), model.end(), std::back_inserter(trained), [](Tensor const& tensor) {
+    return !tensor.frozen;
+  });
+  if (merge == Merge::into_padding) check_joined(Partition(trained, options), trained);
   check_reduction_order(partition);
   check_placement(partition, Placement(model));
 }
@@ -316,7 +330,7 @@ void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
   std::uint64_t const trained = partition.placement().trainable_elements();
   expect(partition.bucket_elements() <= std::max(smallest, trained / 32));
   std::vector<std::uint64_t> own(model.size(), 0);
-  partition.for_each_bucket([&](BucketSpan const& bucket) {
+  auto const of_bucket = [&](BucketSpan const& bucket) {
     std::size_t pieces = 0;
     std::size_t last = 0;
     std::uint64_t count = 0;
@@ -330,7 +344,9 @@ void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
     BucketGroup const& group = partition.groups()[bucket.group()];
     expect(std::find(group.units.begin(), group.units.end(), model[last].unit) !=
            group.units.end());
-  });
+  };
+  partition.for_each_bucket(of_bucket);
+  partition.for_each_bucket(of_bucket, true);
   for (std::size_t t = 0; t < model.size(); ++t) {
     if (!owns_memory(partition.placement(), t)) continue;
     // A beginning before the next block and an end that fills no bucket are all that is not.
@@ -341,11 +357,17 @@ void check_lent(Model const& model, std::uint64_t bucket_elements, int ranks) {
 
 /// Kinds lie one after the other, and each is cut as it would be alone; units are worked on in the
 /// order of the forward pass, whatever kinds they have.
-/// @param kinds  of each tensor
+/// @param types  of each tensor
 void check_kinds(Model const& model,
-                 std::vector<std::uint32_t> const& kinds,
+                 std::vector<std::uint32_t> const& types,
                  PartitionOptions const& options) {
-  Partition const partition(model, options, kinds);
+  Partition const partition(model, options, types);
+  std::vector<zero::StorageKind> const& kinds = partition.placement().kinds();
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    expect(kinds[k].frozen == (k >= partition.placement().trained_kinds()));
+    expect(kinds[k].frozen || (kinds[k].types == k && !kinds[k].whole));
+    expect(std::count(kinds.begin(), kinds.end(), kinds[k]) == 1);
+  }
   check_ownership(partition);
   check_buckets(partition);
   check_units(partition, model, options.merge);
@@ -359,11 +381,14 @@ void check_kinds(Model const& model,
   }
   expect(std::is_sorted(first_units.begin(), first_units.end()));
   std::uint64_t end = 0;
-  for (std::uint32_t kind = 0; kind < partition.placement().kind_count(); ++kind) {
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
     Model own;
     std::vector<std::size_t> from;
     for (std::size_t t = 0; t < model.size(); ++t) {
-      if (kinds[t] != kind) continue;
+      bool const same = types[t] == kinds[kind].types && model[t].frozen == kinds[kind].frozen &&
+                        model[t].whole == kinds[kind].whole;
+      expect(same == (partition.place(t).kind == kind));
+      if (!same) continue;
       own.push_back(model[t]);
       from.push_back(t);
     }
@@ -372,12 +397,10 @@ void check_kinds(Model const& model,
     std::uint64_t last = end;
     for (std::size_t t = 0; t < own.size(); ++t) {
       TensorPlace const& place = partition.place(from[t]);
-      if (place.frozen) continue;
       begin = std::min(begin, place.offset - alone.place(t).offset);
       last = std::max(last, place.offset + place.count);
     }
     for (std::size_t t = 0; t < own.size(); ++t) {
-      if (partition.place(from[t]).frozen) continue;
       expect(partition.place(from[t]).offset == begin + alone.place(t).offset);
       if (options.merge == Merge::into_padding || own[t].shape[0] == 0) continue;
       expect(partition.in_full(from[t]) == alone.in_full(t));
@@ -386,15 +409,17 @@ void check_kinds(Model const& model,
     if (begin != ~std::uint64_t{0}) expect(begin % block == 0 && begin >= end);
     end = last;
     if (options.merge == Merge::into_padding) continue;
-    expect(partition.shard_elements(kind) == alone.shard_elements());
-    expect(partition.padded_elements(kind) == alone.padded_elements());
-    expect(partition.largest_bucket(kind) == alone.largest_bucket());
+    std::size_t const only = kinds[kind].frozen ? 1 : 0;
+    expect(partition.shard_elements(kind) == alone.shard_elements(only));
+    expect(partition.padded_elements(kind) == alone.padded_elements(only));
+    expect(partition.largest_bucket(kind) == alone.largest_bucket(only));
   }
   if (options.merge != Merge::into_padding) return;
   // Whoever joins pays nothing for it: neither memory nor what is gathered in a pass.
   auto const smallest = static_cast<std::uint64_t>(options.world_size) * block;
   std::vector<std::uint64_t> units(static_cast<std::size_t>(partition.placement().unit_count()), 0);
   for (zero::Cluster const& cluster : partition.placement().clusters()) {
+    if (kinds[cluster.kind].whole) continue;
     for (int const u : cluster.units) {
       units[static_cast<std::size_t>(u)] += zero::round_up(cluster.count, smallest);
     }
@@ -442,11 +467,13 @@ Model random_model(Random& random, std::size_t ranks) {
     std::size_t const size = sizes[below(sizes.size())];  // in this order with every compiler
     model[t] = tensor(t, size, static_cast<int>(below(units) * 2));
     model[t].frozen = below(6) == 0;
+    model[t].whole = model[t].frozen && below(3) == 0;
     if (t == 0 || below(4) != 0) continue;
     Tensor const& target = model[below(t)];
     model[t].tied_to = target.name;
     model[t].shape = target.shape;
     model[t].frozen = target.frozen;
+    model[t].whole = target.whole;
   }
   return model;
 }
@@ -551,16 +578,61 @@ TEST_CASE("every property of a partition holds for all models of two small tenso
   }
 }
 
-TEST_CASE("models that hold nothing, or nothing to train, have an empty partition") {
-  Model frozen{tensor(0, 100, 0), tensor(1, 7, 3)};
-  for (Tensor& each : frozen) each.frozen = true;
-  for (Model const& model : {Model{}, frozen, Model{tensor(0, 0, 0), tensor(1, 0, 5)}}) {
+TEST_CASE("models that hold nothing have an empty partition") {
+  for (Model const& model : {Model{}, Model{tensor(0, 0, 0), tensor(1, 0, 5)}}) {
     check_all_options(model);
     Partition const partition(model, {.world_size = 4});
     CHECK(partition.bucket_count() == 0);
     CHECK(partition.padded_elements() == 0);
     CHECK(partition.shard_elements() == 0);
   }
+}
+
+TEST_CASE(
+    "what is frozen has buckets of its own, which nobody reduces, and whole tensors no gather") {
+  // The smallest bucket of 4 ranks has 2048 elements.
+  Model model{tensor(0, 100, 0), tensor(1, 7, 3), tensor(2, 9, 3), tensor(3, 9, 5)};
+  for (Tensor& each : model) each.frozen = true;
+  model[2].whole = true;
+  check_all_options(model);
+  Partition const partition(model, {.world_size = 4, .merge = Merge::into_padding});
+  CHECK(partition.placement().kinds() ==
+        std::vector<zero::StorageKind>{{}, {0, true, false}, {0, true, true}});
+  CHECK(partition.padded_elements() == 0);
+  // Units 0, 3 and 5 take no more together than one of them.
+  CHECK(partition.padded_elements(1) == 2048);
+  CHECK(partition.padded_elements(2) == 2048);
+  CHECK(partition.reduction_order().empty());
+  CHECK(partition.groups_of(3).empty());
+  REQUIRE(partition.gather_groups().size() == 1);
+  CHECK(partition.gather_groups()[0].groups == std::vector<std::size_t>{0});
+  CHECK(partition.gather_groups()[0].padded == 2048);
+  int trained = 0;
+  int frozen = 0;
+  partition.for_each_bucket([&](BucketSpan const&) { ++trained; });
+  partition.for_each_bucket([&](BucketSpan const&) { ++frozen; }, true);
+  CHECK(trained == 0);
+  CHECK(frozen == 2);
+}
+
+TEST_CASE("a unit that is frozen beside what is trained is gathered at once, and alone") {
+  // Units 0 and 1 would share a bucket; what is frozen of unit 1 is in the way of unit 2.
+  Model model{tensor(0, 100, 0), tensor(1, 100, 1), tensor(2, 100, 1), tensor(3, 100, 2)};
+  model[2].frozen = true;
+  model[3].frozen = true;
+  check_all_options(model);
+  Partition const partition(model, {.world_size = 4, .merge = Merge::into_padding});
+  // Each of them adds nothing to what the second takes anyway.
+  REQUIRE(partition.gather_groups().size() == 1);
+  CHECK(partition.gather_groups()[0].padded == 2 * 2048);
+  model[0].frozen = true;
+  model[3].frozen = false;
+  model.push_back(tensor(4, 100, 2));
+  model[4].frozen = true;
+  // The last unit has both kinds, too, and each would be gathered for the other's buckets.
+  Partition const apart(model, {.world_size = 4, .merge = Merge::into_padding});
+  REQUIRE(apart.gather_groups().size() == 2);
+  CHECK(apart.gather_groups()[0].last_unit == 1);
 }
 
 TEST_CASE("units may be skipped, empty, or frozen only, among others") {

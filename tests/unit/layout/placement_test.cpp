@@ -30,6 +30,12 @@ Tensor frozen(std::string name, std::size_t size, int unit) {
   return result;
 }
 
+Tensor whole(std::string name, std::size_t size, int unit) {
+  Tensor result = frozen(std::move(name), size, unit);
+  result.whole = true;
+  return result;
+}
+
 constexpr std::size_t two_to(int exponent) { return std::size_t{1} << exponent; }
 
 std::string const multiplied = "a size does not fit in 64 bits (multiplication overflows)";
@@ -41,7 +47,8 @@ TEST_CASE("kinds begin at a block, and who shares memory is of one kind") {
   std::vector<Tensor> const model{
       tensor("a", 5, 0), tensor("b", 600, 1), tensor("c", 7, 0), tied("d", 5, 2, "a")};
   Placement const placement(model, {1, 0, 1, 1});
-  CHECK(placement.kind_count() == 2);
+  CHECK(placement.kinds() == std::vector<zero::StorageKind>{{}, {.types = 1}});
+  CHECK(placement.trained_kinds() == 2);
   CHECK(placement.places()[1].offset == 0);
   // What is tied comes first in its unit, and kinds in their order.
   CHECK(placement.places()[0].offset == 1024);
@@ -105,6 +112,7 @@ TEST_CASE("by default a tensor is a trained scalar, in unit 0, with the rule's o
   CHECK(tensor.weight_decay == 1.f);
   CHECK(tensor.learning_rate == 1.f);
   CHECK_FALSE(tensor.frozen);
+  CHECK_FALSE(tensor.whole);
   CHECK(tensor.tied_to.empty());
 }
 
@@ -165,17 +173,28 @@ TEST_CASE("what only one unit uses is one range, however the tensors are listed"
   }
 }
 
-TEST_CASE("frozen tensors lie in a space of their own") {
-  Placement const placement({tensor("a", 10, 0), frozen("f", 33, 0), frozen("g", 7, 1)});
+TEST_CASE("frozen tensors are kinds of their own, behind the trained ones") {
+  Placement const placement(
+      {frozen("f", 33, 0), tensor("a", 10, 0), whole("w", 5, 0), frozen("g", 7, 1)});
   auto const& places = placement.places();
-  CHECK(places[1].frozen);
+  CHECK(places[0].frozen);
   CHECK(places[1].offset == 0);
-  CHECK(places[2].offset == 64);
-  CHECK(placement.frozen_elements() == 64 + 7);
+  CHECK(places[0].offset == 512);
+  CHECK(places[3].offset == 1024);
+  CHECK(places[2].offset == 1536);
+  CHECK(placement.kinds() ==
+        std::vector<zero::StorageKind>{{}, {.frozen = true}, {.frozen = true, .whole = true}});
+  CHECK(placement.trained_kinds() == 1);
+  CHECK(placement.frozen_elements() == 33 + 5 + 7);
   CHECK(placement.trainable_elements() == 10);
   CHECK(placement.unit_count() == 2);  // a unit of frozen tensors is a unit
-  CHECK(placement.clusters().size() == 1);
-  CHECK(placement.by_offset() == std::vector<std::size_t>{0});
+  CHECK(placement.clusters().size() == 4);
+  CHECK(placement.by_offset() == std::vector<std::size_t>{1, 0, 3, 2});
+  // Without any that is trained, too, and of whatever types.
+  Placement const only({frozen("f", 3, 0), frozen("g", 3, 0), frozen("h", 3, 1)}, {1, 0, 1});
+  CHECK(only.kinds() == std::vector<zero::StorageKind>{
+                            {}, {.types = 1, .frozen = true}, {.types = 0, .frozen = true}});
+  CHECK(only.places()[2].kind == 1);
 }
 
 TEST_CASE("frozen tensors do not move the trained ones") {
@@ -236,6 +255,10 @@ TEST_CASE("a mistaken model is refused by the tensor's name") {
        "tensor 'b' is tied to 'a', which has another shape"},
       {{frozen("a", 2, 0), tied("b", 2, 1, "a")},
        "tensor 'b' is tied to 'a', but only one of them is frozen"},
+      {{whole("a", 2, 0), {.name = "b", .shape = {2}, .frozen = true, .tied_to = "a"}},
+       "tensor 'b' is tied to 'a', but only one of them is whole"},
+      {{tensor("a", 2, 0), {.name = "b", .shape = {2}, .whole = true}},
+       "tensor 'b' is whole, which only a frozen tensor can be"},
   };
   for (Row const& row : rows) CHECK(refused(row.model) == row.said);
   CHECK(refused(scaled).find("another weight decay or learning rate") != std::string::npos);

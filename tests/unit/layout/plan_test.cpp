@@ -114,8 +114,8 @@ Plan make_plan(Partition const& partition,
 }
 
 MemoryBytes bytes_of(Partition const& partition, Choice const& choice) {
-  return memory_bytes(storage_elements(partition, choice.storage(), {choice.types}),
-                      {choice.types});
+  zero::KindTypes const types = kind_types(partition.placement(), {choice.types});
+  return memory_bytes(storage_elements(partition, choice.storage(), types), types);
 }
 
 /// What the paper counts: everything but pools and staging.
@@ -235,9 +235,19 @@ TEST_CASE("each role holds its own bytes, under every choice") {
     for (Role const role : roles) CHECK_MESSAGE(bytes[role] == expected[role], name(role));
     CHECK(bytes == expected);
     CHECK(bytes.total() == total);
-    // Frozen tensors hold parameters and nothing else, and no model holds nothing.
-    if (!choice.borrowed) expected[Role::parameters] += 1000 * size_of(choice.types.parameter);
+    // Frozen tensors hold parameters and nothing else, or a share of them, which is gathered with
+    // their unit, or all of them where they are whole. And no model holds nothing.
+    bool const gathered = choice.sharding.parameters;
+    std::uint64_t const padded = 2048 * size_of(choice.types.parameter);
+    MemoryBytes whole = expected;
+    if (!choice.borrowed) expected[Role::parameters] += gathered ? padded / 4 : padded;
+    auto const slots = static_cast<std::uint64_t>((std::min)(choice.prefetch + 1, 3));
+    if (gathered) expected[Role::gather_pool] += slots * padded;
     CHECK(bytes_of(partition_of(frozen, 4, even), choice) == expected);
+    if (!choice.borrowed) whole[Role::parameters] += padded;
+    frozen.back().whole = true;
+    CHECK(bytes_of(partition_of(frozen, 4, even), choice) == whole);
+    frozen.back().whole = false;
     CHECK(bytes_of(partition_of({}, 4), choice) == MemoryBytes{});
   }
 }
@@ -305,6 +315,36 @@ TEST_CASE("tied gradients wait for their last use in memory of their own") {
   MemoryBytes const bytes = bytes_of(partition, {.sharding = pos_g, .types = mixed_adam});
   CHECK(bytes[Role::gradient_pool] == (2048 + 1024) * 2);
   CHECK(model_states(bytes) == exact(3072, 2, pos_g, {2, 2, 12}));
+}
+
+TEST_CASE("what is frozen is gathered once for each pass of each unit that uses it") {
+  // N = 4, whose smallest bucket has 2048 elements.
+  Model const model{{.name = "a", .shape = {4096}, .unit = 0},
+                    {.name = "f", .shape = {2048}, .unit = 0, .frozen = true},
+                    {.name = "w", .shape = {2048}, .unit = 0, .frozen = true, .whole = true},
+                    {.name = "again", .shape = {2048}, .unit = 1, .frozen = true, .tied_to = "f"},
+                    {.name = "g", .shape = {100}, .unit = 1, .frozen = true}};
+  Partition const partition = partition_of(model, 4);
+  for (std::uint64_t const micro_steps : {1u, 3u}) {
+    Plan const plan =
+        make_plan(partition, {.sharding = pos_gp, .types = mixed_adam}, names, micro_steps);
+    std::uint64_t const passes = 2 * micro_steps;
+    CHECK(plan.traffic.gather == passes * 3 * 1024);
+    CHECK(plan.traffic.frozen == passes * 3 * (512 + 512 + 512));
+    CHECK(plan.sent.frozen == 2 * plan.traffic.frozen);
+    CHECK(plan.traffic.total() == plan.traffic.reduce + plan.traffic.gather + plan.traffic.frozen);
+    CHECK(plan.frozen_elements == 2048 + 100);
+    CHECK(plan.whole_elements == 2048);
+    CHECK(plan.frozen_padding_elements == 1948);
+    CHECK(plan.padding_elements == 0);
+    CHECK(plan.memory[Role::parameters] == 2 * (1024 + 512 + 512 + 2048));
+    // The first unit's tensors, and the second one's.
+    CHECK(plan.memory[Role::gather_pool] == 2 * 2 * (4096 + 2048));
+    CHECK(contains(to_string(plan),
+                   "2Ψ_frozen(N-1)/N" + std::string(micro_steps == 1 ? "" : " x 3 micro-steps") +
+                       ", and tied tensors again\n"));
+  }
+  CHECK(make_plan(partition, {.sharding = pos_g, .types = mixed_adam}, names).traffic.frozen == 0);
 }
 
 TEST_CASE("bytes beyond 2^32 are exact, and those that do not fit are refused") {
@@ -433,9 +473,14 @@ TEST_CASE("a plan says what the partition, the memory plan and the traffic plan 
     CHECK(plan.trained_elements == 2048 * 500 + 40'000);
     CHECK(plan.trained_elements + plan.padding_elements == partition.padded_elements());
     CHECK(plan.frozen_elements == 100);
+    CHECK(plan.frozen_elements + plan.frozen_padding_elements == partition.padded_elements(1));
     CHECK(plan.micro_steps == 3);
     CHECK(plan.memory == bytes_of(partition, choice));
-    CHECK(plan.traffic == traffic_elements(partition, choice.storage(), 3));
+    TrafficElements traffic = traffic_elements(partition, choice.storage(), 3);
+    traffic.frozen = traffic_elements(partition, choice.storage(), 3, 1).total();
+    CHECK(traffic.frozen == (sharding.parameters ? 2 * 3 * 2048 / 4 * 3 : 0));
+    CHECK(plan.traffic == traffic);
+    CHECK(plan.sent.frozen == 2 * traffic.frozen);
     CHECK(plan.names == names);
     CHECK(plan.storage.sharding == sharding);
   }
@@ -489,26 +534,28 @@ TEST_CASE("a plan as a table, and in one line") {
       make_plan(partition_of(printed_model(), 4), {.sharding = pos_g, .types = mixed_adam}, names);
   CHECK(to_string(plan) ==
         R"(plan: stage Pos+g, precision bf16, rule AdamW, accumulation none, N = 4
-Ψ = 1,064,960 elements: 1,064,000 trained, 960 padding (0.1%); 100 more are frozen
+Ψ = 1,064,960 elements: 1,064,000 trained, 960 padding (0.1%)
+Ψ_frozen = 2,048 elements: 100 frozen, 1,948 padding (95.1%)
 
 held per rank      bytes                  %  formula
-parameters     2,130,120    2.0 MiB   21.4%  2Ψ + 2 per frozen element
+parameters     2,134,016    2.0 MiB   21.4%  2Ψ + 2Ψ_frozen
 gradients        532,480  520.0 KiB    5.3%  2Ψ/N
 master         1,064,960    1.0 MiB   10.7%  4Ψ/N
 state          2,129,920    2.0 MiB   21.4%  8Ψ/N
   exp_avg      1,064,960    1.0 MiB   10.7%  4Ψ/N
   exp_avg_sq   1,064,960    1.0 MiB   10.7%  4Ψ/N
-gradient_pool  4,096,000    3.9 MiB   41.2%  the largest units under way, all tied ones
+gradient_pool  4,096,000    3.9 MiB   41.1%  the largest units under way, all tied ones
 gather_pool            0        0 B    0.0%
 staging                0        0 B    0.0%
 control                0        0 B    0.0%
 communicator           0        0 B    0.0%
-total          9,953,480    9.5 MiB  100.0%
+total          9,957,376    9.5 MiB  100.0%
 
 sent per rank and step   elements      bytes       %  formula
 reduce                    798,720  1,597,440   50.0%  Ψ(N-1)/N
 publish                   798,720  1,597,440   50.0%  Ψ(N-1)/N
 gather                          0          0    0.0%
+frozen                          0          0    0.0%
 total                   1,597,440  3,194,880  100.0%
 )");
   CHECK(to_line(plan) ==
@@ -525,7 +572,8 @@ TEST_CASE("the table names the formula of each stage") {
   };
   CHECK(contains(table({.sharding = replicated}), "  8Ψ\n"));
   CHECK(contains(table({.sharding = pos}), "  8Ψ/N\n"));
-  CHECK(contains(table({.sharding = pos_gp}), "  2Ψ/N + 2 per frozen element\n"));
+  CHECK(contains(table({.sharding = pos_gp}), "  2Ψ/N + 2Ψ_frozen/N\n"));
+  CHECK(contains(table({.sharding = pos_gp}, 4), "  2Ψ_frozen(N-1)/N x 4 micro-steps\n"));
   CHECK(contains(table({.sharding = pos_gp}), "  2Ψ(N-1)/N\n"));
   CHECK(contains(table({.sharding = pos, .reduced_shard = true}), "  2Ψ + 4Ψ/N\n"));
   CHECK(contains(table({.sharding = pos_g, .full_gradients = true}), "  2Ψ\n"));
@@ -536,6 +584,13 @@ TEST_CASE("the table names the formula of each stage") {
   Choice const in_place{.sharding = pos, .borrowed = true, .in_place = true};
   CHECK_FALSE(contains(table(in_place), "full ones lent"));
   CHECK_FALSE(contains(table({.sharding = pos_gp}), "tied tensors again"));
+  Model whole = printed_model();
+  whole.back().whole = true;
+  std::string const text = to_string(
+      make_plan(partition_of(whole, 4), {.sharding = pos_gp, .types = mixed_adam}, names));
+  CHECK(contains(text, " 960 padding (0.1%); 2,048 more are whole\n"));
+  CHECK(contains(text, "  2Ψ/N + 2 per whole element\n"));
+  CHECK_FALSE(contains(text, "frozen"));
   Model tied = printed_model();
   tied.push_back({.name = "head", .shape = {2048, 500}, .unit = 1, .tied_to = "wte"});
   Plan const plan =

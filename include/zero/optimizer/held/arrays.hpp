@@ -116,7 +116,7 @@ class GradientStore {
   std::vector<std::uint64_t> tied_offset_;  ///< likewise
 };
 
-/// Parameters of one rank. Frozen tensors are full-size on every rank whatever the stage.
+/// Parameters of one rank: all of them, or its share of those kinds that are not whole everywhere.
 class ParameterStore {
  public:
   using Form = StorageForm::Parameters;
@@ -131,9 +131,10 @@ class ParameterStore {
   [[nodiscard]] LentTensors& lent() noexcept { return lent_; }
   [[nodiscard]] LentTensors const& lent() const noexcept { return lent_; }
   [[nodiscard]] DType dtype(std::size_t kind) const noexcept { return bases_[kind].dtype; }
-  [[nodiscard]] bool shares() const noexcept { return form_ == Form::share; }
+  /// Does this rank hold its share of a kind alone?
+  [[nodiscard]] bool shares(std::size_t kind) const noexcept { return shares_[kind] != 0; }
 
-  /// A whole tensor that lives on every rank.
+  /// A tensor of which this rank holds all.
   ZERO_APART [[nodiscard]] Array tensor(std::size_t t) const;
   /// A run of elements of a range that this rank holds. Where it holds its share alone, the range
   /// is that share of the bucket.
@@ -141,7 +142,7 @@ class ParameterStore {
 
   /// The range of a bucket that this rank holds.
   [[nodiscard]] Range held(BucketSpan const& bucket, int rank) const noexcept {
-    return shares() ? bucket.share(rank) : bucket.whole();
+    return shares(bucket.kind()) ? bucket.share(rank) : bucket.whole();
   }
   /// This rank's share of a bucket, where it holds no more.
   [[nodiscard]] Array share(BucketSpan const& bucket) const noexcept {
@@ -158,8 +159,8 @@ class ParameterStore {
   Partition const* partition_;
   Form form_;
   LentTensors lent_;
-  std::vector<Array> bases_;  ///< by kind
-  Array frozen_;
+  std::vector<Array> bases_;          ///< by kind
+  std::vector<std::uint8_t> shares_;  ///< likewise
 };
 
 /// Master weights and states of what one rank updates: its share of each bucket, or the whole
@@ -287,19 +288,18 @@ ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
   for (std::size_t k = 0; k < types.size(); ++k) {
     bases_.push_back(
         arena.take(Role::parameters, elements.kinds[k].parameters, types[k].parameter));
+    shares_.push_back(form == Form::share && !partition.placement().kinds()[k].whole);
   }
-  frozen_ = arena.take(Role::parameters, elements.frozen, types.front().parameter);
 }
 
 ZERO_BODY Array ParameterStore::tensor(std::size_t t) const {
   TensorPlace const& place = partition_->place(t);
   if (form_ == Form::lent) return {lent_[t], dtype(place.kind)};
-  if (place.frozen) return frozen_.from(place.offset);
   return bases_[place.kind].from(partition_->in_full(t));
 }
 
 ZERO_BODY Array ParameterStore::segment(BucketSpan const& bucket, Segment const& piece) const {
-  if (shares()) return share(bucket).from(piece.in_range);
+  if (shares(bucket.kind())) return share(bucket).from(piece.in_range);
   return tensor(piece.tensor).from(piece.in_tensor);
 }
 

@@ -2,7 +2,6 @@
 /// The one walk through all that a rank holds of tensors, run by run.
 #pragma once
 
-#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/storage_types.hpp"
@@ -10,7 +9,6 @@
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/tables/communicator_calls.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,12 +28,10 @@ class HeldPiece {
  public:
   [[nodiscard]] std::size_t tensor() const noexcept { return at_.tensor; }
   /// Their storage kind, and its types.
-  [[nodiscard]] std::size_t kind() const noexcept {
-    return bucket_ != nullptr ? bucket_->kind() : 0;
-  }
+  [[nodiscard]] std::size_t kind() const noexcept { return bucket_->kind(); }
   ZERO_APART [[nodiscard]] StorageTypes const& types() const noexcept;
   /// The first of them in the tensor.
-  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
+  [[nodiscard]] std::uint64_t first() const noexcept { return at_.in_tensor.offset(); }
   [[nodiscard]] std::size_t count() const noexcept { return static_cast<std::size_t>(at_.count); }
   /// Their parameters.
   ZERO_APART [[nodiscard]] Array parameter() const;
@@ -46,16 +42,12 @@ class HeldPiece {
 
  private:
   friend HeldArrays;
-  HeldPiece(HeldArrays const& held,
-            BucketSpan const* bucket,
-            Segment const& at,
-            std::uint64_t first)
-      : held_(&held), bucket_(bucket), at_(at), first_(first) {}
+  HeldPiece(HeldArrays const& held, BucketSpan const& bucket, Segment const& at)
+      : held_(&held), bucket_(&bucket), at_(at) {}
 
   HeldArrays const* held_;
-  BucketSpan const* bucket_;  ///< null of a frozen tensor
+  BucketSpan const* bucket_;
   Segment at_;
-  std::uint64_t first_;
 };
 
 /// Where parameters, masters and states of one rank lie, piece by piece. Whoever loads, saves,
@@ -68,7 +60,6 @@ class HeldArrays {
              ParameterStore const& parameters,
              StateStore const& states) noexcept
       : rank_(ranks.rank()),
-        ranks_(ranks.size()),
         partition_(&partition),
         types_(&types),
         parameters_(&parameters),
@@ -81,39 +72,26 @@ class HeldArrays {
     Range const whole =
         extent == Extent::read ? parameters_->held(bucket, rank_) : states_->updated(bucket);
     Range const part = extent == Extent::owned ? bucket.share(rank_) : whole;
-    partition_->for_each_segment(part, whole, [&](Segment const& at) {
-      visit(HeldPiece(*this, &bucket, at, at.in_tensor.offset()));
-    });
+    partition_->for_each_segment(
+        part, whole, [&](Segment const& at) { visit(HeldPiece(*this, bucket, at)); });
   }
-  /// The same for all buckets.
+  /// The same for all buckets of trained tensors.
   template <class Visit>
   void trained(Extent extent, Visit const& visit) const {
     partition_->for_each_bucket(
         [&](BucketSpan const& bucket) { of_bucket(bucket, extent, visit); });
   }
-  /// The same for frozen tensors, which every rank holds all of, in the order in which they were
-  /// described.
+  /// The same for all of frozen ones, which have parameters alone.
   template <class Visit>
   void frozen(Extent extent, Visit const& visit) const {
-    auto const& places = partition_->placement().places();
-    for (std::size_t t = 0; t < places.size(); ++t) {
-      if (!places[t].frozen || places[t].storage != t) continue;
-      Part const part = part_of(places[t].count, extent);
-      if (part.count > 0) visit(HeldPiece(*this, nullptr, {t, {}, {}, part.count}, part.first));
-    }
+    partition_->for_each_bucket([&](BucketSpan const& bucket) { of_bucket(bucket, extent, visit); },
+                                true);
   }
 
  private:
   friend HeldPiece;
-  /// Of the elements of a frozen tensor.
-  struct Part {
-    std::uint64_t first;
-    std::uint64_t count;
-  };
-  ZERO_APART [[nodiscard]] Part part_of(std::uint64_t count, Extent extent) const noexcept;
 
   int rank_;
-  int ranks_;
   Partition const* partition_;
   KindTypes const* types_;
   ParameterStore const* parameters_;
@@ -124,22 +102,11 @@ class HeldArrays {
 
 ZERO_BODY StorageTypes const& HeldPiece::types() const noexcept { return (*held_->types_)[kind()]; }
 
-ZERO_BODY Array HeldPiece::parameter() const {
-  ParameterStore const& parameters = *held_->parameters_;
-  if (bucket_ == nullptr) return parameters.tensor(at_.tensor).from(first_);
-  return parameters.segment(*bucket_, at_);
-}
+ZERO_BODY Array HeldPiece::parameter() const { return held_->parameters_->segment(*bucket_, at_); }
 
 ZERO_BODY Array HeldPiece::array(std::size_t k) const {
   if (types().arrays[k].coding == Coding::parameter) return parameter();
   return held_->states_->at(*bucket_, k).from(at_.in_range);
-}
-
-ZERO_BODY HeldArrays::Part HeldArrays::part_of(std::uint64_t count, Extent extent) const noexcept {
-  if (extent != Extent::owned) return {0, count};
-  std::uint64_t const share = ceil_div(count, static_cast<std::uint64_t>(ranks_));
-  std::uint64_t const first = (std::min)(count, share * static_cast<std::uint64_t>(rank_));
-  return {first, (std::min)(share, count - first)};
 }
 
 #endif

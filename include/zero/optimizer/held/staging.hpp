@@ -26,6 +26,7 @@ class Staging {
         memory_(arena.take(Role::staging, elements.staging_bytes)),
         space_(arena.space()) {
     for (std::size_t k = 0; k < types.size(); ++k) {
+      if (types[k].frozen()) continue;
       Array const bucket{nullptr, types[k].wire};
       bucket_bytes_ = (std::max)(bucket_bytes_, bucket.bytes(partition.largest_bucket(k)));
     }

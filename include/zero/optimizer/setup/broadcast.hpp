@@ -120,14 +120,15 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
   bool const shares = parts.states.shares();
   FromRoot source(parts, values, root);
   Loader loader(parts, ValueSource(source), parts.overflow);
-  parts.partition.for_each_bucket([&](BucketSpan const& bucket) {
+  // All ranks ask for all shares, in the same order.
+  auto const of_bucket = [&](BucketSpan const& bucket) {
     for (int rank = 0; rank < (shares ? parts.comm().size() : 1); ++rank) {
       bool const updates = !shares || rank == parts.comm().rank();
       Range const range = shares ? bucket.share(rank) : bucket.whole();
       parts.partition.for_each_segment(range, [&](Segment const& piece) {
         Array parameter;
         Array master;
-        if (!parts.parameters.shares() || updates) {
+        if (!parts.parameters.shares(bucket.kind()) || updates) {
           parameter = parts.parameters.segment(bucket, piece);
         }
         if (parts.types[bucket.kind()].has_master() && updates)
@@ -136,12 +137,9 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
             piece.tensor, piece.in_tensor.offset(), piece.count, nullptr, parameter, master);
       });
     }
-  });
-  for (std::size_t t = 0; t < parts.tensors.size(); ++t) {
-    TensorPlace const& place = parts.partition.place(t);
-    if (!place.frozen || place.storage != t) continue;
-    loader.load(t, 0, place.count, nullptr, parts.parameters.tensor(t));
-  }
+  };
+  parts.partition.for_each_bucket(of_bucket);
+  parts.partition.for_each_bucket(of_bucket, true);
   require_fit(parts);
 }
 

@@ -117,7 +117,7 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(static_cast<std::uint64_t>(tensor.unit));
   hash.add(std::bit_cast<std::uint64_t>(tensor.weight_decay));
   hash.add(std::bit_cast<std::uint64_t>(tensor.learning_rate));
-  hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u));
+  hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u) + (tensor.whole ? 4u : 0u));
   hash.add(tensor.tied_to);
   hash.add(tensor.group);
   return hash.value();
@@ -194,6 +194,7 @@ ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tens
   record.add({}, "weight decay", tensor.weight_decay);
   record.add({}, "learning rate", tensor.learning_rate);
   record.add("frozen flag", std::int64_t{tensor.frozen});
+  record.add("whole flag", std::int64_t{tensor.whole});
   record.add("partitioned flag", std::int64_t{tensor.partitioned});
   record.add("tie", tensor.tied_to);
   record.add("group", tensor.group);

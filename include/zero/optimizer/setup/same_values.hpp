@@ -79,7 +79,7 @@ ZERO_APART [[noreturn]] ZERO_COLD void refuse_values(Ranks& ranks,
 ZERO_APART ZERO_COLD void compare_held(Parts& parts, bool set);
 
 /// Compares what ranks of a model axis have alike: parameters and masters of tensors that are not
-/// partitioned over it, as far as this rank updates them, and frozen ones.
+/// partitioned over it, as far as this rank updates them, and frozen ones, as far as it holds them.
 /// @par Collective  yes, over the model axis; blocks
 /// @par Cost        one pass over it, and a copy of a word for each tensor
 /// @throws Error (communication), on every rank of the axis, as `refuse_values`
@@ -170,7 +170,7 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   }
   // A broadcast is over the data axis.
   std::string_view const way = !of.empty() ? ""
-                               : parts.parameters.shares()
+                               : parts.form.parameters == StorageForm::Parameters::share
                                    ? "; broadcast_parameters(values) gives all of them those of one"
                                    : "; broadcast_parameters() gives all of them those of one";
   fail(ErrorKind::communication,
@@ -196,14 +196,15 @@ ZERO_APART ZERO_COLD void hash_masters(Parts& parts, HeldPiece const& piece, std
                          (std::uint64_t{1} << 63) + hash_place(piece.tensor(), piece.first()));
 }
 
-/// Adds the hashes of what every rank holds all of: parameters, masters, frozen tensors.
+/// Adds the hashes of what every rank holds all of: parameters, frozen ones too, and masters.
 /// @param to  `to(t)` is where those of tensor t belong, in the space
 template <class To>
 ZERO_COLD void hash_held(Parts& parts, To const& to) {
   auto const parameters = [&](HeldPiece const& piece) {
+    if (parts.parameters.shares(piece.kind())) return;
     hash_parameters(parts, piece, to(piece.tensor()));
   };
-  if (!parts.parameters.shares()) parts.held.trained(Extent::read, parameters);
+  parts.held.trained(Extent::read, parameters);
   parts.held.frozen(Extent::read, parameters);
   if (parts.states.shares()) return;
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {

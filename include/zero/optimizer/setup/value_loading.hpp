@@ -63,10 +63,10 @@ class Loader {
   HostChunk rounded_;
 };
 
-/// Asks for what this rank holds: its parameters, then its master weights, then frozen tensors.
-/// Where it holds its share alone it also asks for that of the next rank, so that every value that
-/// is stored somewhere was given by two ranks. Where they differ, all is asked for again, tensor by
-/// tensor, to say where. Collective.
+/// Asks for what this rank holds: its parameters, then its master weights, bucket by bucket, and in
+/// the end frozen tensors likewise. Where it holds its share alone it also asks for that of the
+/// next rank, so that every value that is stored somewhere was given by two ranks. Where they
+/// differ, all is asked for again, tensor by tensor, to say where. Collective.
 /// @param overflow   what becomes of values that do not fit
 /// @param loaded     tensors that are; null for all
 /// @param all_asked  called once this rank has asked for all, before ranks compare
@@ -118,20 +118,23 @@ ZERO_BODY void load(Parts& parts,
                     Overflow overflow,
                     std::vector<bool> const* loaded,
                     FunctionRef<void()> all_asked) {
-  bool const share = parts.parameters.shares();
   Partition const& partition = parts.partition;
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
   Loader loader(parts, values, overflow);
   auto const ask = [&](bool stores, auto const& own, auto const& next) {
     auto const asked = [&](std::size_t t) { return loaded == nullptr || (*loaded)[t]; };
-    auto const parameter = [&](HeldPiece const& piece, std::uint64_t* hash) {
-      Array const to = stores ? piece.parameter() : Array();
-      loader.load(piece.tensor(), piece.first(), piece.count(), hash, to);
-    };
-    partition.for_each_bucket([&](BucketSpan const& bucket) {
+    auto const of_bucket = [&](BucketSpan const& bucket) {
+      bool const share = parts.parameters.shares(bucket.kind());
       parts.held.of_bucket(bucket, Extent::read, [&](HeldPiece const& piece) {
-        if (asked(piece.tensor())) parameter(piece, own(piece.tensor()));
+        std::size_t const t = piece.tensor();
+        if (!asked(t)) return;
+        Array const to = stores ? piece.parameter() : Array();
+        std::uint64_t hash = 0;
+        loader.load(t, piece.first(), piece.count(), &hash, to);
+        *own(t) += hash;
+        // The next rank should have the same.
+        if (!share) *next(t) += hash;
       });
       if (parts.types[bucket.kind()].has_master() && stores) {
         parts.held.of_bucket(bucket, Extent::updated, [&](HeldPiece const& piece) {
@@ -144,14 +147,9 @@ ZERO_BODY void load(Parts& parts,
         std::size_t const t = piece.tensor;
         if (asked(t)) loader.load(t, piece.in_tensor.offset(), piece.count, next(t), {});
       });
-    });
-    parts.held.frozen(Extent::read, [&](HeldPiece const& piece) {
-      if (!asked(piece.tensor())) return;
-      std::uint64_t hash = 0;
-      parameter(piece, &hash);
-      *own(piece.tensor()) += hash;
-      *next(piece.tensor()) += hash;
-    });
+    };
+    partition.for_each_bucket(of_bucket);
+    partition.for_each_bucket(of_bucket, true);
   };
   std::uint64_t own = 0;
   std::uint64_t next = 0;
@@ -159,14 +157,12 @@ ZERO_BODY void load(Parts& parts,
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
   all_asked();
   require_fit(parts);
-  if (ranks == 1 || same_around(control_words(parts), own, share ? next : own)) {
-    return;
-  }
+  if (ranks == 1 || same_around(control_words(parts), own, next)) return;
   TensorHashes owns(parts.tensors.size());
   TensorHashes nexts(owns);
   ask(
       false, [&](std::size_t t) { return &owns[t]; }, [&](std::size_t t) { return &nexts[t]; });
-  refuse_values(parts.comm(), parts, owns, share ? nexts : owns);
+  refuse_values(parts.comm(), parts, owns, nexts);
 }
 
 ZERO_BODY void adopt(Parts const& parts) {

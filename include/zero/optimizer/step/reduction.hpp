@@ -196,7 +196,7 @@ ZERO_BODY void Reduction::load(Kernels const& loading) const {
   if (form_.reduced != Form::Reduced::sums) return;
   // These run, over zeros, and over as many as in a step: CUB may keep the tile that suits the
   // first array it meets.
-  std::vector<std::uint8_t> done(partition_->placement().kind_count(), 0);
+  std::vector<std::uint8_t> done(partition_->placement().trained_kinds(), 0);
   partition_->for_each_bucket([&](BucketSpan const& bucket) {
     if (std::exchange(done[bucket.kind()], std::uint8_t{1}) != 0) return;
     Array const sums = store_->sums(bucket);

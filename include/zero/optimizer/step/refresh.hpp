@@ -24,8 +24,7 @@ class ParameterRefresh {
                               Staging const& staging,
                               StorageElements const& elements,
                               int prefetch,
-                              Arena& arena)
-      : parameters_(&parameters) {
+                              Arena& arena) {
     if (form == StorageForm::Refresh::publish) {
       publish_.emplace(ranks, partition, parameters, staging);
     } else if (form == StorageForm::Refresh::gather) {
@@ -55,13 +54,12 @@ class ParameterRefresh {
     if (gather_) gather_->settle();
     if (publish_) publish_->settle();
   }
-  /// Where a trainable tensor of a unit lies between `before_read` and `after_read`.
+  /// Where a tensor of a unit that is gathered lies between `before_read` and `after_read`.
   ZERO_APART [[nodiscard]] std::byte* tensor(int unit, std::size_t t) {
-    return gather_ ? gather_->tensor(unit, t) : parameters_->tensor(t).first;
+    return gather_->tensor(unit, t);
   }
 
  private:
-  ParameterStore const* parameters_;
   std::optional<GatherPool> gather_;
   std::optional<Publish> publish_;
 };
