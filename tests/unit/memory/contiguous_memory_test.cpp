@@ -1,10 +1,8 @@
 /// What a trainer and the library see of a reservation with two ends.
+#include "support/child_process.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 #include <zero/memory.hpp>
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace contiguous_memory_test {
 namespace {
@@ -40,31 +38,6 @@ struct Counting {
     zero::HostAllocator{}.deallocate(memory, bytes, alignment);
   }
 };
-
-/// What a child process prints to its standard error before it ends, and how it ends.
-template <class Body>
-std::string last_words(Body const& body, int& status) {
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
-  pid_t const child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    ::dup2(ends[1], STDERR_FILENO);
-    // doctest's own handlers would call it a failed test.
-    std::signal(SIGABRT, SIG_DFL);
-    body();
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char letters[256];
-  for (ssize_t n = 0; (n = ::read(ends[0], letters, sizeof(letters))) > 0;) {
-    text.append(letters, static_cast<std::size_t>(n));
-  }
-  ::close(ends[0]);
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return text;
-}
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,58 +26,79 @@
 namespace zero::inline ZERO_NAMESPACE::libtorch::detail {
 
 /// Addresses of which nothing can be read, and to which nothing can be written.
-class Trap {
- public:
-  explicit Trap(std::size_t bytes) : bytes_((std::max)(bytes, std::size_t{1})) {
-    data_ = ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) {
-      fail(ErrorKind::resource, {"cannot reserve ", bytes_, " bytes of addresses"});
-    }
-  }
-  Trap(Trap const&) = delete;
-  Trap& operator=(Trap const&) = delete;
-  ~Trap() { ::munmap(data_, bytes_); }
-  [[nodiscard]] void* data() const noexcept { return data_; }
+[[nodiscard]] inline std::shared_ptr<void> reserved(std::size_t bytes) {
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const first = ::mmap(nullptr, bytes, PROT_NONE, flags, -1, 0);
+  if (first != MAP_FAILED) return {first, [bytes](void* its) { ::munmap(its, bytes); }};
+  fail(ErrorKind::resource, {"cannot reserve ", bytes, " bytes of addresses"});
+}
 
- private:
-  std::size_t bytes_;
-  void* data_;
+/// Storages of newer releases refuse by themselves to be read.
+template <class Storage>
+inline constexpr bool refuses_reads = requires(Storage& storage) {
+  storage.clear_data_ptr_access_error_msg_();
 };
 
-/// A tensor of the same type and shape without values. No operation of LibTorch works on it: a key
-/// that stands before all others, and for which nothing is registered, has them end in a
-/// `c10::Error`; so do `data_ptr<T>()`, which finds no data, and saving, which takes a storage to
-/// the host that lies elsewhere.
-/// @param storage  without data
-[[nodiscard]] inline torch::Tensor without_values(torch::Tensor const& parameter,
-                                                  c10::Storage const& storage) {
-  constexpr auto elsewhere = c10::DeviceType::FPGA;
-  c10::StorageImpl& memory = *storage.unsafeGetStorageImpl();
-  memory.set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
-  auto tensor =
-      c10::make_intrusive<c10::TensorImpl>(c10::Storage(storage),
-                                           parameter.key_set() | c10::DispatchKeySet(valueless),
-                                           parameter.dtype());
-  memory.set_data_ptr_noswap(at::DataPtr(nullptr, elsewhere));
+/// What a storage has that lies nowhere: words for whoever needs its values, and another device
+/// than the host, so that saving, which would take it to the host, is refused as well. The words
+/// are an object of LibTorch's, which another version of this library reads as well.
+using Words = c10::ivalue::ConstantString;
+inline constexpr auto nowhere = c10::DeviceType::FPGA;
+[[nodiscard]] inline at::DataPtr without_memory(void* address, c10::intrusive_ptr<Words> why) {
+  auto const drop = [](void* its) { c10::raw::intrusive_ptr::decref(static_cast<Words*>(its)); };
+  return {address, why.release(), drop, nowhere};
+}
+
+/// LibTorch calls it before each operation on a tensor with the key: on a parameter, and on
+/// whatever shares its storage, for `detach()`, `data()` and views have the keys of what they are
+/// made from.
+/// @throws c10::Error, with the words of a storage that lies nowhere
+inline void require_values(c10::OperatorHandle const& operation,
+                           c10::DispatchKeySet keys,
+                           torch::jit::Stack* stack) {
+  auto const count = operation.schema().arguments().size();
+  for (c10::IValue const& argument : torch::jit::last(stack, count)) {
+    for (torch::Tensor const& tensor : tensors_in(argument)) {
+      if (!tensor.key_set().has(exchanged) || tensor.storage().device_type() != nowhere) continue;
+      auto const* const why = tensor.storage().unsafeGetStorageImpl()->data_ptr().get_context();
+      TORCH_CHECK(false, static_cast<Words const*>(why)->string());
+    }
+  }
+  keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, exchanged);
+  operation.redispatchBoxed(keys, stack);
+}
+/// At the start of the program, when no other thread calls operations yet.
+inline auto const values_are_required = [] {
+  auto& operations = c10::Dispatcher::singleton();
+  // Another library of the process may have the same.
+  return operations.hasBackendFallbackForDispatchKey(exchanged)
+             ? c10::RegistrationHandleRAII(nullptr)
+             : operations.registerFallback(
+                   exchanged,
+                   c10::KernelFunction::makeFromBoxedFunction<&require_values>(),
+                   "zero");
+}();
+
+/// A tensor like the parameter in a storage, with the key.
+[[nodiscard]] inline torch::Tensor with_key(torch::Tensor const& parameter, c10::Storage storage) {
+  auto tensor = c10::make_intrusive<c10::TensorImpl>(
+      std::move(storage), parameter.key_set() | c10::DispatchKeySet(exchanged), parameter.dtype());
   tensor->set_sizes_contiguous(parameter.sizes());
   return torch::Tensor(std::move(tensor));
 }
 
 /// The memory of a module's parameters, which they have only while somebody lends it some; without,
 /// they are tensors on which LibTorch refuses to work. What is exchanged is the memory in a
-/// storage, never the storage: views that autograd has saved see the exchange as well, and are
-/// refused where there is none, or fault.
+/// storage, never the storage: views that autograd or anybody else has kept see the exchange as
+/// well, and are refused where there is none. Of releases whose storages do not refuse that
+/// themselves, views that were made before this, and pointers, fault.
 class ExchangedMemory {
  public:
   /// The parameters keep their memory until `give_up`.
   /// @throws Error (invalid_argument), naming the parameter, for one that is a part of a storage
   ExchangedMemory(std::vector<torch::Tensor> const& parameters, std::vector<Tensor> const& tensors)
-      : tensors_(&tensors), trap_(largest(parameters)) {
-    c10::Storage const none(c10::Storage::use_byte_size_t(),
-                            largest(parameters),
-                            at::DataPtr(nullptr, at::kCPU),
-                            nullptr,
-                            false);
+      : tensors_(&tensors),
+        trap_(reserved(1 + std::ranges::max(parameters, {}, &torch::Tensor::nbytes).nbytes())) {
     for (std::size_t t = 0; t < parameters.size(); ++t) {
       torch::Tensor const& parameter = parameters[t];
       if (parameter.storage_offset() != 0 || parameter.storage().nbytes() != parameter.nbytes()) {
@@ -84,14 +106,20 @@ class ExchangedMemory {
                tensors[t].name,
                "is a part of a larger storage; give it one of its own, with clone()");
       }
-      torch::Tensor const with = parameter.variable_data();
+      auto const why = Words::create(
+          "libtorch: parameter '" + tensors[t].name + "' or a view of it is used outside of unit " +
+          std::to_string(tensors[t].unit) + ", without which it has no values");
+      c10::Storage const none(
+          c10::Storage::use_byte_size_t(), parameter.nbytes(), at::DataPtr(nullptr, at::kCPU));
+      torch::Tensor const with = refuses_reads<c10::StorageImpl>
+                                     ? parameter.variable_data()
+                                     : with_key(parameter, parameter.storage());
       places_.push_back({.parameter = parameter,
                          .with = with,
-                         .without = parameter.numel() > 0 ? without_values(with, none) : with,
-                         .refusal = "libtorch: a view of parameter '" + tensors[t].name +
-                                    "' is read outside of unit " + std::to_string(tensors[t].unit) +
-                                    ", without which it has no values",
-                         .version = version_of(parameter)});
+                         .without = parameter.numel() > 0 ? with_key(parameter, none) : with,
+                         .why = why,
+                         .version = parameter._version()});
+      none.unsafeGetStorageImpl()->set_data_ptr_noswap(without_memory(nullptr, why));
     }
   }
   ExchangedMemory(ExchangedMemory const&) = delete;
@@ -106,12 +134,10 @@ class ExchangedMemory {
   /// Gives a parameter memory, or with null none.
   void lend(std::size_t t, void const* memory) noexcept {
     StoragePlace& place = places_[t];
-    point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.data(), memory != nullptr);
-    bool const was_lent = std::exchange(place.lent, memory != nullptr);
-    if (was_lent && !place.lent) {
-      place.written = place.written || version_of(place.parameter) != place.version;
-    }
-    if (place.lent && !was_lent) place.version = version_of(place.parameter);
+    point(place, memory != nullptr ? const_cast<void*>(memory) : trap_.get(), memory != nullptr);
+    place.written = place.written || (place.lent && place.parameter._version() != place.version);
+    place.version = place.parameter._version();
+    place.lent = memory != nullptr;
     if (!is_own(place)) return;  // so that `require_same_memory` finds it
     place.parameter.unsafeGetTensorImpl()->shallow_copy_from(
         (memory != nullptr ? place.with : place.without).getIntrusivePtr());
@@ -138,38 +164,32 @@ class ExchangedMemory {
  private:
   struct StoragePlace {
     torch::Tensor parameter;
-    torch::Tensor with;     ///< what it is while it has memory
-    torch::Tensor without;  ///< what it is without
-    std::string refusal;    ///< of a view of it then, by newer releases
-    std::uint32_t version;  ///< autograd's, when it was lent memory
+    torch::Tensor with;             ///< what it is while it has memory
+    torch::Tensor without;          ///< what it is without
+    c10::intrusive_ptr<Words> why;  ///< it has none
+    std::int64_t version;           ///< autograd's, when memory was lent or taken
     bool lent = true;
     bool written = false;
   };
-  [[nodiscard]] static std::uint32_t version_of(torch::Tensor const& parameter) {
-    return parameter.unsafeGetTensorImpl()->version_counter().current_version();
-  }
   [[nodiscard]] static bool is_own(StoragePlace const& place) noexcept {
     return has_storage_of(place.parameter, place.with) ||
-           has_storage_of(place.parameter, place.without);
+           place.parameter.storage().device_type() == nowhere;
   }
-  static void point(auto const& place, void* memory, bool readable) noexcept {
+  static void point(auto const& place, void* address, bool readable) noexcept {
     auto& storage = *place.with.storage().unsafeGetStorageImpl();
-    storage.set_data_ptr_noswap(at::DataPtr(memory, at::kCPU));
-    // Older releases read whatever they find.
-    if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    if (storage.nbytes() == 0) return;
+    storage.set_data_ptr_noswap(at::DataPtr(address, at::kCPU));
+    if constexpr (refuses_reads<c10::StorageImpl>) {
       storage.clear_data_ptr_access_error_msg_();
-      if (readable || storage.nbytes() == 0) return;
-      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(place.refusal);
+      if (readable) return;
+      storage.release_data_and_set_meta_custom_data_ptr_error_msg_(place.why->string());
+    } else if (!readable) {
+      storage.set_data_ptr_noswap(without_memory(address, place.why));
     }
-  }
-  [[nodiscard]] static std::size_t largest(std::vector<torch::Tensor> const& parameters) {
-    std::size_t most = 0;
-    for (torch::Tensor const& each : parameters) most = (std::max)(most, each.nbytes());
-    return most;
   }
 
   std::vector<Tensor> const* tensors_;
-  Trap trap_;
+  std::shared_ptr<void> trap_;
   std::vector<StoragePlace> places_;
 };
 

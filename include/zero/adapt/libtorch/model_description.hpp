@@ -2,7 +2,6 @@
 /// A LibTorch model as the library describes models.
 #pragma once
 
-#include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/float16.hpp"
@@ -38,15 +37,12 @@ namespace detail {
 
 /// LibTorch's name of a type of this library.
 template <class T>
-inline constexpr torch::ScalarType scalar_type = torch::ScalarType::Undefined;
-template <>
-inline constexpr torch::ScalarType scalar_type<float> = torch::kFloat;
-template <>
-inline constexpr torch::ScalarType scalar_type<double> = torch::kDouble;
-template <>
-inline constexpr torch::ScalarType scalar_type<bf16> = torch::kBFloat16;
-template <>
-inline constexpr torch::ScalarType scalar_type<fp16> = torch::kHalf;
+inline constexpr torch::ScalarType scalar_type =
+    std::is_same_v<T, float>    ? torch::kFloat
+    : std::is_same_v<T, double> ? torch::kDouble
+    : std::is_same_v<T, bf16>   ? torch::kBFloat16
+    : std::is_same_v<T, fp16>   ? torch::kHalf
+                                : torch::ScalarType::Undefined;
 
 [[noreturn]] inline void refuse(std::string const& what,
                                 std::string const& name,
@@ -54,15 +50,22 @@ inline constexpr torch::ScalarType scalar_type<fp16> = torch::kHalf;
   fail(ErrorKind::invalid_argument, {"libtorch: ", what, " '", name, "' ", why});
 }
 
-/// What a parameter without values has among its dispatch keys. No release has an operation for it:
-/// it is reserved for modules that are initialised later.
-inline constexpr c10::DispatchKey valueless = c10::DispatchKey::DeferredInit;
+/// What a parameter has among its dispatch keys whose memory is exchanged; of newer releases, only
+/// while it has none. No release has an operation for it: it is reserved for modules that are
+/// initialised later.
+inline constexpr c10::DispatchKey exchanged = c10::DispatchKey::DeferredInit;
+
+/// The tensors of an operation's argument, or of its result.
+[[nodiscard]] inline std::vector<torch::Tensor> tensors_in(c10::IValue const& value) {
+  if (value.isTensor()) return {value.toTensor()};
+  return value.isTensorList() ? value.toTensorVector() : std::vector<torch::Tensor>();
+}
 
 /// What any tensor that is lent or moved has to be.
 inline void require_plain(std::string const& what,
                           std::string const& name,
                           torch::Tensor const& tensor) {
-  if (tensor.key_set().has(valueless)) {
+  if (tensor.key_set().has(exchanged)) {
     refuse(what,
            name,
            "has no values: its module is, or was, of a Sharded under Pos+g+p, which holds them as "
@@ -104,12 +107,11 @@ inline void require_plain(std::string const& what,
 inline void refuse_sparse(std::string const& name, torch::nn::Module& module) {
   auto const* const embedding = module.as<torch::nn::EmbeddingImpl>();
   auto const* const bag = module.as<torch::nn::EmbeddingBagImpl>();
-  if ((embedding == nullptr || !embedding->options.sparse()) &&
-      (bag == nullptr || !bag->options.sparse())) {
-    return;
+  if ((embedding != nullptr && embedding->options.sparse()) ||
+      (bag != nullptr && bag->options.sparse())) {
+    refuse(
+        "module", name, "makes sparse gradients, which are not reduced: build it without sparse()");
   }
-  refuse(
-      "module", name, "makes sparse gradients, which are not reduced: build it without sparse()");
 }
 
 [[nodiscard]] inline std::uintptr_t begin_of(torch::Tensor const& tensor) {

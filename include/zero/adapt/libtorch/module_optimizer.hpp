@@ -5,7 +5,6 @@
 #include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/adapt/libtorch/step_settings.hpp"
 #include "zero/base/config.hpp"
-#include "zero/base/error.hpp"
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/policies.hpp"
 #include "zero/sharded_optimizer.hpp"

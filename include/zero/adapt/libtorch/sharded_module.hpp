@@ -19,7 +19,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -42,9 +41,10 @@ namespace zero::inline ZERO_NAMESPACE::libtorch {
 ///
 /// Under Pos+g+p a unit has its parameters while its forward pass runs, and from when the backward
 /// pass reaches its outputs until it has been through the call; anywhere else LibTorch refuses to
-/// work on them, and pointers into them fault. Its gradients are reduced and freed when the
-/// backward pass has been through all of its calls, at the latest in `step`: until then `grad()`
-/// has this rank's own, afterwards none. Under other stages parameters stay in the module.
+/// work on them and on views of them, and pointers into them fault. Its gradients are reduced and
+/// freed when the backward pass has been through all of its calls, at the latest in `step`: until
+/// then `grad()` has this rank's own, afterwards none. Under other stages parameters stay in the
+/// module.
 ///
 /// A backward pass that keeps its graph has others after it, for which units wait, at the latest
 /// until `step`; so derivatives of derivatives are right in any order. A pass that comes to a unit
@@ -147,8 +147,10 @@ class Sharded {
       fail(ErrorKind::invalid_argument,
            {"libtorch: unit ", u, " is skipped with integers: no backward pass goes through them"});
     }
+    bool const trains = std::ranges::any_of(record(u).tensors,
+                                            [&](std::size_t t) { return gradients_.trained(t); });
     UnitScope scope(*this, u);
-    scope.record(input, torch::GradMode::is_enabled() && trains(record(u)));
+    scope.record(input, torch::GradMode::is_enabled() && trains);
     return input;
   }
 
@@ -177,14 +179,10 @@ class Sharded {
       bool yes = false;
     };
     explicit FullModel(Sharded& sharded)
-        : sharded_(&checked(sharded)), parameters_(sharded.core_.full_parameters()) {
+        : sharded_(&sharded), parameters_(sharded.core_.full_parameters()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
       if (exchanged()) operations_.emplace(ended_);
-    }
-    [[nodiscard]] static Sharded& checked(Sharded& sharded) {
-      sharded.require_same_memory();
-      return sharded;
     }
     Sharded* sharded_;
     FullParameters<Core> parameters_;
@@ -194,7 +192,10 @@ class Sharded {
   /// Gathers the whole model; it stays until the guard ends.
   /// @par Collective  under Pos+g+p; blocks
   /// @par Cost  there, memory for all parameters beside the plan, and one gather of each unit
-  [[nodiscard]] FullModel full_parameters() { return FullModel(*this); }
+  [[nodiscard]] FullModel full_parameters() {
+    require_same_memory();
+    return FullModel(*this);
+  }
 
   /// Begins the next micro-batch of a step; not needed where a step has one of weight 1.
   /// @param micro  as for `ShardedOptimizer::micro_step`
@@ -202,7 +203,7 @@ class Sharded {
   void micro_step(MicroStep const& micro = {}) {
     require_all_reduced();
     core_.micro_step(micro);
-    for (auto& unit : units_) unit.reduced = false;
+    begin_step();
     begun_ = true;
   }
   /// L2 norm of the mean gradient over all ranks; reduces what is left first.
@@ -328,14 +329,6 @@ class Sharded {
     }
     detail::refuse("module", module.name(), "is no unit of this model");
   }
-  [[nodiscard]] std::size_t storage_of(std::size_t t) const noexcept {
-    return gradients_.storage_of(t);
-  }
-  [[nodiscard]] bool trains(Record const& unit) const noexcept {
-    return std::any_of(unit.tensors.begin(), unit.tensors.end(), [&](std::size_t t) {
-      return gradients_.trained(t);
-    });
-  }
 
   void take_values(int rank) {
     if constexpr (!exchanged()) {
@@ -399,9 +392,10 @@ class Sharded {
   void place(Record const& unit) noexcept {
     if constexpr (exchanged()) {
       for (std::size_t const t : unit.tensors) {
-        void const* const memory = place_of(storage_of(t));
-        for (std::size_t other = storage_of(t); other < parameters_.size(); ++other) {
-          if (storage_of(other) == storage_of(t)) memory_->lend(other, memory);
+        std::size_t const storage = gradients_.storage_of(t);
+        void const* const memory = place_of(storage);
+        for (std::size_t other = storage; other < parameters_.size(); ++other) {
+          if (gradients_.storage_of(other) == storage) memory_->lend(other, memory);
         }
       }
     }
@@ -413,7 +407,7 @@ class Sharded {
   [[nodiscard]] void const* place_of(std::size_t storage) const noexcept {
     for (Record const& unit : units_) {
       for (std::size_t i = 0; unit.parameters && i < unit.tensors.size(); ++i) {
-        if (storage_of(unit.tensors[i]) == storage) return (*unit.parameters)[i].data();
+        if (gradients_.storage_of(unit.tensors[i]) == storage) return (*unit.parameters)[i].data();
       }
     }
     return full_ != nullptr ? (*full_)[storage].data() : nullptr;

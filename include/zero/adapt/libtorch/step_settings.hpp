@@ -67,7 +67,7 @@ class WriteWatch {
     for (std::size_t t = 0; t < parameters_->size(); ++t) {
       torch::Tensor const& parameter = (*parameters_)[t];
       Tensor const& tensor = core_->tensors()[t];
-      auto const version = parameter.unsafeGetTensorImpl()->version_counter().current_version();
+      auto const version = parameter._version();
       if (use == Use::set) {
         seen_.push_back(version);
         continue;
@@ -91,7 +91,7 @@ class WriteWatch {
 
   Core* core_;
   std::vector<torch::Tensor> const* parameters_;
-  std::vector<std::uint32_t> seen_{};
+  std::vector<std::int64_t> seen_{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::libtorch::detail

@@ -2,13 +2,13 @@
 /// What autograd's graph remembers of one call of a unit's forward pass.
 #pragma once
 
+#include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
 #include "zero/base/error.hpp"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -251,9 +251,7 @@ class CallOperations {
       info->results.reserve(2 * info->results.size() + 64);
     }
     for (c10::IValue const& result : operation.outputs()) {
-      torch::autograd::variable_list tensors;
-      if (result.isTensor()) tensors.push_back(result.toTensor());
-      if (result.isTensorList()) tensors = result.toTensorVector();
+      auto const tensors = tensors_in(result);
       enter_before_nodes(tensors, info->from, info->call);
       for (torch::Tensor const& each : tensors) info->results.emplace_back(each.getIntrusivePtr());
     }

@@ -4,7 +4,6 @@
 
 #include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
-#include "zero/concepts/allocator.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <torch/torch.h>
