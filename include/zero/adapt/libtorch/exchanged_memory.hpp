@@ -42,10 +42,10 @@ inline constexpr bool refuses_reads = requires(Storage& storage) {
 /// What a storage has that lies nowhere: words for whoever needs its values, and another device
 /// than the host, so that saving, which would take it to the host, is refused as well. The words
 /// are an object of LibTorch's, which another version of this library reads as well.
-using Words = c10::ivalue::ConstantString;
+using Reason = c10::ivalue::ConstantString;
 inline constexpr auto nowhere = c10::DeviceType::FPGA;
-[[nodiscard]] inline at::DataPtr without_memory(void* address, c10::intrusive_ptr<Words> why) {
-  auto const drop = [](void* its) { c10::raw::intrusive_ptr::decref(static_cast<Words*>(its)); };
+[[nodiscard]] inline at::DataPtr without_memory(void* address, c10::intrusive_ptr<Reason> why) {
+  auto const drop = [](void* its) { c10::raw::intrusive_ptr::decref(static_cast<Reason*>(its)); };
   return {address, why.release(), drop, nowhere};
 }
 
@@ -53,7 +53,7 @@ inline constexpr auto nowhere = c10::DeviceType::FPGA;
 /// whatever shares its storage, for `detach()`, `data()` and views have the keys of what they are
 /// made from.
 /// @throws c10::Error, with the words of a storage that lies nowhere
-inline void require_values(c10::OperatorHandle const& operation,
+inline void ask_for_memory(c10::OperatorHandle const& operation,
                            c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) {
   auto const count = operation.schema().arguments().size();
@@ -61,21 +61,21 @@ inline void require_values(c10::OperatorHandle const& operation,
     for (torch::Tensor const& tensor : tensors_in(argument)) {
       if (!tensor.key_set().has(exchanged) || tensor.storage().device_type() != nowhere) continue;
       auto const* const why = tensor.storage().unsafeGetStorageImpl()->data_ptr().get_context();
-      TORCH_CHECK(false, static_cast<Words const*>(why)->string());
+      TORCH_CHECK(false, static_cast<Reason const*>(why)->string());
     }
   }
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, exchanged);
   operation.redispatchBoxed(keys, stack);
 }
 /// At the start of the program, when no other thread calls operations yet.
-inline auto const values_are_required = [] {
+inline auto const asked_before_operations = [] {
   auto& operations = c10::Dispatcher::singleton();
   // Another library of the process may have the same.
   return operations.hasBackendFallbackForDispatchKey(exchanged)
              ? c10::RegistrationHandleRAII(nullptr)
              : operations.registerFallback(
                    exchanged,
-                   c10::KernelFunction::makeFromBoxedFunction<&require_values>(),
+                   c10::KernelFunction::makeFromBoxedFunction<&ask_for_memory>(),
                    "zero");
 }();
 
@@ -106,7 +106,7 @@ class ExchangedMemory {
                tensors[t].name,
                "is a part of a larger storage; give it one of its own, with clone()");
       }
-      auto const why = Words::create(
+      auto const why = Reason::create(
           "libtorch: parameter '" + tensors[t].name + "' or a view of it is used outside of unit " +
           std::to_string(tensors[t].unit) + ", without which it has no values");
       c10::Storage const none(
@@ -164,10 +164,10 @@ class ExchangedMemory {
  private:
   struct StoragePlace {
     torch::Tensor parameter;
-    torch::Tensor with;             ///< what it is while it has memory
-    torch::Tensor without;          ///< what it is without
-    c10::intrusive_ptr<Words> why;  ///< it has none
-    std::int64_t version;           ///< autograd's, when memory was lent or taken
+    torch::Tensor with;              ///< what it is while it has memory
+    torch::Tensor without;           ///< what it is without
+    c10::intrusive_ptr<Reason> why;  ///< it has none
+    std::int64_t version;            ///< autograd's, when memory was lent or taken
     bool lent = true;
     bool written = false;
   };
