@@ -87,7 +87,7 @@ std::string words(std::function<void(Opt& opt, Keeper& unit)> const& use) {
 
 TEST_CASE("a kept view of a parameter that is not there is refused wherever it is read") {
   struct Use {
-    char const* name;
+    std::string name;
     std::function<void(Opt& opt, Keeper& unit)> run;
   };
   // Of what a unit has kept.
