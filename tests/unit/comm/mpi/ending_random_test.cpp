@@ -258,11 +258,14 @@ class Case {
   }
 };
 
-// One thread runs all ranks, so a sanitizer sees in fewer cases what it would see in all.
+// One thread runs all ranks, so a sanitizer sees in fewer cases what it would see in all. The
+// rarest kind of ending comes first after more than 11,000.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int all_cases = 2000;
+constexpr std::size_t all_kinds = 8;
 #else
 constexpr int all_cases = 20000;
+constexpr std::size_t all_kinds = 9;
 #endif
 
 TEST_CASE("whatever happens, one sentence on all ranks that names no innocent, in time") {
@@ -276,7 +279,7 @@ TEST_CASE("whatever happens, one sentence on all ranks that names no innocent, i
     one.run();
   }
   // All of it was there.
-  CHECK(Case::kinds.size() == 9);
+  CHECK(Case::kinds.size() == all_kinds);
 }
 
 }  // namespace
