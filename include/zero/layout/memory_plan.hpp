@@ -172,8 +172,8 @@ ZERO_APART void size_gather_pool(Partition const& partition,
 
 }  // namespace detail
 
-/// The types of a partition's kinds.
-/// @param types  by the numbers that `Placement` was given for tensors
+/// The types of a partition's kinds; `types` are those by the numbers that `Placement` was given
+/// for tensors.
 ZERO_APART [[nodiscard]] KindTypes kind_types(Placement const& placement, KindTypes const& types);
 
 /// How many elements each store needs on every rank; `types` are those of the partition's kinds.
