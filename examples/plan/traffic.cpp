@@ -134,7 +134,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
                                       .element = wire};
     };
     auto const sums = blocks(sent_each.reduce);
-    auto const gathers = blocks(sent_each.publish + sent_each.gather + sent_each.frozen);
+    auto const gathers = blocks(sent_each.publish + sent_each.gather);
     auto const times = static_cast<std::uint64_t>(groups);
     std::uint64_t const sent[] = {
         sums.flat(), sums.chained(), sums.chained(true), gathers.relayed()};

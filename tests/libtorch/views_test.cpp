@@ -43,6 +43,16 @@ struct Product : torch::autograd::Function<Product> {
   }
 };
 
+struct KeeperImpl;
+/// Changes nothing, and computes a product in its backward pass, which the unit keeps.
+struct Nested : torch::autograd::Function<Nested> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        Tensor const& x,
+                        KeeperImpl& unit);
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list const& gradients);
+};
+
 /// Keeps what shares its parameter's memory.
 struct KeeperImpl : torch::nn::Module {
   KeeperImpl() {
@@ -55,11 +65,24 @@ struct KeeperImpl : torch::nn::Module {
     detached = weight.detach();
     data = weight.data();
     data_of_view = weight.t().data();
-    return x * view;
+    return Nested::apply(x * view, *this);
   }
-  Tensor weight, view, product, detached, data, data_of_view;
+  Tensor weight, view, product, detached, data, data_of_view, of_backward;
 };
 TORCH_MODULE(Keeper);
+
+Tensor Nested::forward(torch::autograd::AutogradContext* context,
+                       Tensor const& x,
+                       KeeperImpl& unit) {
+  context->saved_data["unit"] = reinterpret_cast<std::int64_t>(&unit);
+  return x.clone();
+}
+torch::autograd::variable_list Nested::backward(torch::autograd::AutogradContext* context,
+                                                torch::autograd::variable_list const& gradients) {
+  auto& unit = *reinterpret_cast<KeeperImpl*>(context->saved_data["unit"].toInt());
+  if (torch::GradMode::is_enabled()) unit.of_backward = Product::apply(gradients[0], unit.view);
+  return {gradients[0], Tensor()};
+}
 
 using Opt = zero::libtorch::Sharded<zero::Self, zero::stage::PosGP>;
 
@@ -103,6 +126,11 @@ TEST_CASE("a kept view of a parameter that is not there is refused wherever it i
        [](Opt& opt, Keeper& unit) {
          static_cast<void>(opt.forward(unit, leaf()));
          unit->product.sum().backward();
+       }},
+      {"a result of an own Function in another's backward pass, which a member has",
+       [](Opt& opt, Keeper& unit) {
+         opt.forward(unit, leaf()).sum().backward({}, true, true);
+         unit->of_backward.sum().backward();
        }},
       {"a hook on a unit's input",
        [](Opt& opt, Keeper& unit) {
