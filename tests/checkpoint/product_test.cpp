@@ -152,7 +152,9 @@ void for_each_stage(Visit const& visit) {
 }  // namespace
 
 TEST_CASE("any stage loads what any stage saved, on as many ranks or others [full]") {
-  // Units share gather groups in some of these worlds, and in one they do not.
+  // Units share gather groups in some of these worlds, and in one they do not. On 8 ranks, unit 2
+  // fits into the padding of unit 1. Unit 0 does not join them, because it would have to gather the
+  // frozen tensor of unit 1; nor does unit 3, with which they would gather twice as much.
   auto const joined = [](int ranks) {
     return Way<PosGP, zero::Fp32>::Optimizer::plan({.world_size = ranks}, toy::model())
         .joined_units;
