@@ -161,19 +161,19 @@ ZERO_BODY Plan make_plan(Partition const& partition,
   plan.memory = memory_bytes(elements, plan.types);
   StorageForm const form = storage_form(storage);
   if (form.refresh == StorageForm::Refresh::gather) {
+    // A unit may share buckets of two kinds.
+    std::vector<std::uint8_t> joined(static_cast<std::size_t>(partition.placement().unit_count()));
     for (GatherGroup const& gathered : partition.gather_groups()) {
-      std::vector<int> joined;
+      std::uint64_t joins = 0;
       for (std::size_t const g : gathered.groups) {
         BucketGroup const& group = partition.groups()[g];
         if (group.tied || group.units.size() == 1) continue;
-        joined.insert(joined.end(), group.units.begin(), group.units.end());
+        joins = 1;
+        for (int const unit : group.units) joined[static_cast<std::size_t>(unit)] = 1;
       }
-      // A unit may share buckets of two kinds.
-      std::sort(joined.begin(), joined.end());
-      joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
-      plan.joined_groups += joined.empty() ? 0u : 1u;
-      plan.joined_units += joined.size();
+      plan.joined_groups += joins;
     }
+    for (std::uint8_t const each : joined) plan.joined_units += each;
   }
   auto const add = [](std::uint64_t& sum, std::uint64_t more) { sum = checked_add(sum, more); };
   for (std::size_t k = 0; k < plan.types.size(); ++k) {

@@ -22,7 +22,6 @@
 #include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -170,9 +169,11 @@ ZERO_BODY Parts::Parts(Agreed agreed)
 }
 
 ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {
-  auto const& owners = partition.placement().by_offset();
-  auto const trained = [&](std::size_t t) { return !partition.place(t).frozen; };
-  return static_cast<std::size_t>(std::count_if(owners.begin(), owners.end(), trained));
+  std::size_t count = 0;
+  for (std::size_t const t : partition.placement().by_offset()) {
+    count += partition.place(t).frozen ? 0u : 1u;
+  }
+  return count;
 }
 
 ZERO_BODY void Parts::refuse_unbound() const {
