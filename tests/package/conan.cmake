@@ -9,8 +9,8 @@ execute_process(COMMAND ${conan} profile detect COMMAND_ERROR_IS_FATAL ANY OUTPU
 
 function(create_zero expected)
   execute_process(
-    COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote
-            ${ARGN}
+    COMMAND ${conan} create "${ZERO_SOURCE}" --test-folder "${SCRATCH}/conan_consumer" --no-remote -s
+            build_type=Debug ${ARGN}
     RESULT_VARIABLE result
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)
