@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -30,22 +31,83 @@ namespace detail {
 ZERO_APART [[nodiscard]] ZERO_COLD std::vector<std::size_t> group_clusters(
     Placement const& placement, Merge merge, std::uint64_t bucket_elements, std::uint64_t smallest);
 
-/// What is gathered for some neighbouring units.
-struct Gathered {
-  std::uint64_t padded = 0;           ///< elements that no other units use
-  std::vector<std::size_t> beside{};  ///< clusters of another kind, or tied, ascending
+/// What some neighbouring units gather.
+class Gathered {
+ public:
+  /// Nothing.
+  Gathered() = default;
+  /// Of one unit.
+  /// @param used  the clusters that are gathered for it, ascending
+  ZERO_APART Gathered(Placement const& placement,
+                      std::vector<std::size_t> const& used,
+                      std::uint64_t smallest);
 
-  /// Is the other one brought along at no cost, if both together have so many elements?
-  ZERO_APART [[nodiscard]] bool takes_in(Gathered const& other, std::uint64_t together) const;
+  /// Brings a later unit along if both together take no more than the larger of them takes alone.
+  /// @returns whether it did; if not, nothing has changed
+  ZERO_APART bool takes_in(Gathered const& next,
+                           std::vector<Cluster> const& clusters,
+                           std::uint64_t smallest);
+
+ private:
+  struct Run {
+    std::size_t first = 0;  ///< index of a cluster
+    std::size_t end = 0;
+  };
+  std::vector<Run> runs_{};          ///< what no other units use, by kinds
+  std::vector<std::size_t> tied_{};  ///< clusters that other units use, too, ascending
+  std::uint64_t padded_ = 0;         ///< elements of the runs' buckets
 };
 
 }  // namespace detail
 
 #if ZERO_BODIES
 
-ZERO_BODY bool detail::Gathered::takes_in(Gathered const& other, std::uint64_t together) const {
-  return together <= padded && other.padded > 0 &&
-         std::includes(beside.begin(), beside.end(), other.beside.begin(), other.beside.end());
+ZERO_BODY detail::Gathered::Gathered(Placement const& placement,
+                                     std::vector<std::size_t> const& used,
+                                     std::uint64_t smallest)
+    : runs_(placement.kinds().size()) {
+  for (std::size_t const c : used) {
+    Cluster const& cluster = placement.clusters()[c];
+    if (cluster.tied) {
+      tied_.push_back(c);
+    } else {
+      runs_[cluster.kind] = {c, c + 1};
+      padded_ += round_up(cluster.count, smallest);
+    }
+  }
+}
+
+ZERO_BODY bool detail::Gathered::takes_in(Gathered const& next,
+                                          std::vector<Cluster> const& clusters,
+                                          std::uint64_t smallest) {
+  if (padded_ == 0 || next.padded_ == 0) return false;
+  Gathered both(*this);
+  both.padded_ = 0;
+  for (std::size_t k = 0; k < runs_.size(); ++k) {
+    Run& run = both.runs_[k];
+    if (run.first == run.end) {
+      run = next.runs_[k];
+    } else if (next.runs_[k].first < next.runs_[k].end) {
+      if (run.end != next.runs_[k].first) return false;
+      run.end = next.runs_[k].end;
+    }
+    if (run.first == run.end) continue;
+    Cluster const& last = clusters[run.end - 1];
+    both.padded_ += round_up(last.begin + last.count - clusters[run.first].begin, smallest);
+  }
+  both.tied_.clear();
+  std::set_union(tied_.begin(),
+                 tied_.end(),
+                 next.tied_.begin(),
+                 next.tied_.end(),
+                 std::back_inserter(both.tied_));
+  // Neither list nor any run is shorter than one of theirs, so that equal sums are equal parts.
+  auto const no_more_than = [&](Gathered const& one) {
+    return both.padded_ == one.padded_ && both.tied_.size() == one.tied_.size();
+  };
+  if (!no_more_than(*this) && !no_more_than(next)) return false;
+  *this = std::move(both);
+  return true;
 }
 
 ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& placement,
@@ -54,24 +116,31 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
                                                           std::uint64_t smallest) {
   auto const& clusters = placement.clusters();
   auto const units = static_cast<std::size_t>(placement.unit_count());
-  std::vector<std::uint64_t> largest(placement.kinds().size(), 0);
-  std::vector<std::size_t> kinds(units, 0);  // of what no other unit uses
   // What is whole everywhere is never gathered, and nor is what is empty.
   auto const is_gathered = [&](Cluster const& cluster) {
-    return cluster.count > 0 && !placement.kinds()[cluster.kind].whole;
+    return merge == Merge::into_padding && cluster.count > 0 &&
+           !placement.kinds()[cluster.kind].whole;
   };
-  for (Cluster const& cluster : clusters) {
-    if (cluster.tied || !is_gathered(cluster)) continue;
-    largest[cluster.kind] = (std::max)(largest[cluster.kind], cluster.count);
-    ++kinds[static_cast<std::size_t>(cluster.units.front())];
+  std::vector<std::uint64_t> largest(placement.kinds().size(), 0);
+  std::vector<std::vector<std::size_t>> gathered(units);
+  for (std::size_t c = 0; c < clusters.size(); ++c) {
+    Cluster const& cluster = clusters[c];
+    if (!cluster.tied) largest[cluster.kind] = (std::max)(largest[cluster.kind], cluster.count);
+    if (!is_gathered(cluster)) continue;
+    for (int const unit : cluster.units) gathered[static_cast<std::size_t>(unit)].push_back(c);
   }
-  std::vector<std::vector<std::size_t>> beside(units);
-  for (std::size_t c = 0; c < clusters.size() && merge == Merge::into_padding; ++c) {
-    if (!is_gathered(clusters[c])) continue;
-    for (int const u : clusters[c].units) {
-      auto const unit = static_cast<std::size_t>(u);
-      if (clusters[c].tied || kinds[unit] > 1) beside[unit].push_back(c);
+  // A unit joins with all that is gathered for it, or not at all.
+  std::vector<std::size_t> gathered_with(units, 0);
+  Gathered last;
+  for (std::size_t unit = 0, number = 0; unit < units; ++unit) {
+    if (!gathered[unit].empty()) {
+      Gathered next(placement, gathered[unit], smallest);
+      if (!last.takes_in(next, clusters, smallest)) {
+        last = std::move(next);
+        ++number;
+      }
     }
+    gathered_with[unit] = number;
   }
   // What is frozen takes no pool.
   auto const limit = [&](std::uint32_t kind) {
@@ -82,29 +151,18 @@ ZERO_BODY std::vector<std::size_t> detail::group_clusters(Placement const& place
 
   std::vector<std::size_t> group_of(clusters.size(), 0);
   std::uint64_t begin = 0;
-  Gathered group;
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     Cluster const& cluster = clusters[c];
     bool joins =
         c > 0 && !cluster.tied && !clusters[c - 1].tied && cluster.kind == clusters[c - 1].kind;
-    std::uint64_t together = cluster.begin + cluster.count - begin;
-    bool const whole = placement.kinds()[cluster.kind].whole;
-    if (merge == Merge::into_padding && !cluster.tied && !whole) {
-      auto const unit = static_cast<std::size_t>(cluster.units.front());
-      Gathered next{round_up(cluster.count, smallest), beside[unit]};
-      if (joins) {
-        together = round_up(together, smallest);
-        bool const takes_in = group.takes_in(next, together);
-        joins = takes_in || next.takes_in(group, together);
-        // A unit between them that is gathered for other tensors would be in their way.
-        auto between = static_cast<std::size_t>(clusters[c - 1].units.back());
-        while (++between < unit) joins = joins && kinds[between] == 0 && beside[between].empty();
-        if (joins && takes_in) next.beside = std::move(group.beside);
-        if (joins) next.padded = together;
-      }
-      group = std::move(next);
+    if (merge == Merge::into_padding && !placement.kinds()[cluster.kind].whole) {
+      auto const group_of_unit = [&](Cluster const& of) {
+        return gathered_with[static_cast<std::size_t>(of.units.front())];
+      };
+      joins = joins && is_gathered(cluster) && is_gathered(clusters[c - 1]) &&
+              group_of_unit(clusters[c - 1]) == group_of_unit(cluster);
     } else {
-      joins = joins && together <= limit(cluster.kind);
+      joins = joins && cluster.begin + cluster.count - begin <= limit(cluster.kind);
     }
     if (!joins) begin = cluster.begin;
     if (c > 0) group_of[c] = group_of[c - 1] + (joins ? 0 : 1);

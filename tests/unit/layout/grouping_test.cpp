@@ -2,6 +2,9 @@
 #include <zero/layout/grouping.hpp>
 #include <zero/layout/plan.hpp>
 
+#include <algorithm>
+#include <random>
+
 namespace grouping_test {
 namespace {
 
@@ -176,6 +179,52 @@ TEST_CASE("a unit that is gathered for tied tensors alone keeps its neighbours a
   REQUIRE(partition.gather_groups().size() == 1);
   CHECK(partition.gather_groups()[0].last_unit == 2);
   CHECK(partition.gather_groups()[0].padded == 2048);
+}
+
+TEST_CASE("a unit joins with what it has of every kind, or with nothing") {
+  Model const model{tensor(300, 0),
+                    tensor(100, 0),
+                    tensor(300, 1),
+                    tensor(100, 1),
+                    tensor(300, 2),
+                    tensor(2000, 2),
+                    tensor(300, 3)};
+  std::vector<std::uint32_t> const types{0, 1, 0, 1, 0, 1, 0};
+  // Of the first type there would be room for all four; the third unit's other tensor has none. The
+  // fourth brings nothing that the third would not gather anyway.
+  CHECK(zero::detail::group_clusters(
+            zero::Placement(model, types), Merge::into_padding, 1 << 20, 4 * block) ==
+        Groups{0, 0, 1, 1, 2, 2, 3});
+}
+
+TEST_CASE("units of several kinds that join gather what the largest of them gathers alone") {
+  std::mt19937 random(7);
+  std::size_t joins = 0;
+  for (int i = 0; i < 2000; ++i) {
+    Model model;
+    std::vector<std::uint32_t> types;
+    for (int unit = 0; unit < 6; ++unit) {
+      for (std::uint32_t const type : {0u, 1u}) {
+        if (random() % 4 == 0) continue;
+        model.push_back(tensor(1 + random() % 1200, unit));
+        model.back().frozen = random() % 4 == 0;
+        types.push_back(type);
+      }
+    }
+    if (model.empty()) continue;
+    Partition const partition(model, {.world_size = 4, .merge = Merge::into_padding}, types);
+    std::vector<std::uint64_t> alone(6, 0);
+    for (zero::Cluster const& cluster : partition.placement().clusters()) {
+      alone[static_cast<std::size_t>(cluster.units[0])] += round_up(cluster.count, 4 * block);
+    }
+    for (zero::GatherGroup const& gathered : partition.gather_groups()) {
+      auto const first = alone.begin() + gathered.first_unit;
+      auto const last = alone.begin() + gathered.last_unit + 1;
+      REQUIRE(gathered.padded == *std::max_element(first, last));
+      joins += gathered.first_unit < gathered.last_unit ? 1 : 0;
+    }
+  }
+  CHECK(joins > 1000);
 }
 
 TEST_CASE("nothing is gathered for a tied tensor without elements") {

@@ -615,8 +615,7 @@ TEST_CASE(
   CHECK(frozen == 2);
 }
 
-TEST_CASE("a unit that is frozen beside what is trained is gathered at once, and alone") {
-  // Units 0 and 1 would share a bucket; what is frozen of unit 1 is in the way of unit 2.
+TEST_CASE("units that are frozen beside what is trained are gathered with both, or alone") {
   Model model{tensor(0, 100, 0), tensor(1, 100, 1), tensor(2, 100, 1), tensor(3, 100, 2)};
   model[2].frozen = true;
   model[3].frozen = true;
@@ -629,7 +628,12 @@ TEST_CASE("a unit that is frozen beside what is trained is gathered at once, and
   model[3].frozen = false;
   model.push_back(tensor(4, 100, 2));
   model[4].frozen = true;
-  // The last unit has both kinds, too, and each would be gathered for the other's buckets.
+  // The last unit has both kinds, too.
+  Partition const both(model, {.world_size = 4, .merge = Merge::into_padding});
+  REQUIRE(both.gather_groups().size() == 1);
+  CHECK(both.gather_groups()[0].padded == 2 * 2048);
+  // Of one of them it has too much.
+  model[4].shape = {1500};
   Partition const apart(model, {.world_size = 4, .merge = Merge::into_padding});
   REQUIRE(apart.gather_groups().size() == 2);
   CHECK(apart.gather_groups()[0].last_unit == 1);
