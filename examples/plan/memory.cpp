@@ -41,17 +41,23 @@ std::vector<std::string> with_stages(std::string first, std::vector<Planned> con
   return columns;
 }
 
-/// The paper's formula for the model states.
+/// The paper's formula for the model states, of each type that is trained.
 std::uint64_t formula(Planned const& of) {
-  zero::StorageTypes const& types = of.plan.optimizer.types.front();
-  zero::ModelStates const states{.parameter = size_of(types.parameter),
-                                 .gradient = size_of(types.wire),
-                                 .optimizer = types.master_bytes() + types.state_bytes()};
-  return model_state_bytes(of.plan.optimizer.trained_elements,
-                           static_cast<std::uint64_t>(of.setup.models()),
-                           of.plan.optimizer.storage.sharding,
-                           states)
-      .whole;
+  zero::Plan const& plan = of.plan.optimizer;
+  bool const alone = plan.types.size() == 1 || plan.types[1].frozen();
+  std::uint64_t sum = 0;
+  for (std::size_t k = 0; k < plan.types.size() && !plan.types[k].frozen(); ++k) {
+    zero::StorageTypes const& types = plan.types[k];
+    zero::ModelStates const states{.parameter = size_of(types.parameter),
+                                   .gradient = size_of(types.wire),
+                                   .optimizer = types.master_bytes() + types.state_bytes()};
+    sum += model_state_bytes(alone ? plan.trained_elements : plan.kind_elements[k],
+                             static_cast<std::uint64_t>(of.setup.models()),
+                             plan.storage.sharding,
+                             states)
+               .whole;
+  }
+  return sum;
 }
 
 Table bytes_table(std::vector<Planned> const& all) {
@@ -185,6 +191,7 @@ void add_memory(CLI::App& app, Command& command) {
       "Bytes of a device by role under all stages, and the largest model and batch that fit",
       [options, &command] { return make(*options, command.output.charts); });
   add_model(*sub, *options);
+  add_types(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);
   sub->add_option("--stage", options->stage, "This one only")->check(CLI::IsMember(stage_names()));

@@ -11,6 +11,9 @@ Setup SetupOptions::complete() const {
   Setup result = setup;
   if (!file.empty()) {
     result.model = read_transformer(file);
+    result.model.wide_vectors = setup.model.wide_vectors;
+    result.model.adapters = setup.model.adapters;
+    result.model.base_bits = setup.model.base_bits;
     // Of its longest sequences, unless other ones are meant.
     if (sequence->count() > 0) result.model.sequence = setup.model.sequence;
   } else if (exact()) {
@@ -128,6 +131,23 @@ void add_model(CLI::App& sub, SetupOptions& options) {
   sub.add_flag("--plain-rows", options.plain_rows, "Norms, sums and dropout are kernels each");
 }
 
+void add_types(CLI::App& sub, SetupOptions& options) {
+  Transformer& model = options.setup.model;
+  sub.add_flag("--wide-vectors", model.wide_vectors, "Norms and biases are of 32 bits");
+  auto* const adapters =
+      sub.add_option("--adapters",
+                     model.adapters,
+                     "Train adapters (LoRA) of this rank beside the matrices of blocks, and freeze "
+                     "all else")
+          ->check(CLI::Range(1, 1 << 16));
+  sub.add_option("--base-bits",
+                 model.base_bits,
+                 "Of an element of these frozen matrices, scales included: 4.5, say, where 64 "
+                 "elements of 4 bits share a scale of 32")
+      ->check(CLI::Range(1., 16.))
+      ->needs(adapters);
+}
+
 void add_policies(CLI::App& sub, SetupOptions& options) {
   Setup& setup = options.setup;
   setup.policies.accumulation.clear();
@@ -175,7 +195,10 @@ std::string sentence(Transformer const& model) {
          " blocks x " + std::to_string(h) + ", " + std::to_string(model.heads) + heads +
          " heads, " + std::to_string(model.vocab) + " words, " + std::to_string(model.sequence) +
          " tokens: " + zero::detail::with_commas(parameters(model)) +
-         " parameters (12 L h^2 = " + zero::detail::with_commas(blocks) + ").";
+         " parameters (12 L h^2 = " + zero::detail::with_commas(blocks) + ")" +
+         (model.adapters > 0 ? ", frozen beside adapters of rank " + std::to_string(model.adapters)
+                             : "") +
+         ".";
 }
 
 std::string sentence(Setup const& setup) {

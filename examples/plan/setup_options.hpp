@@ -36,6 +36,8 @@ struct SetupOptions {
 
 /// Options for a model.
 void add_model(CLI::App& sub, SetupOptions& options);
+/// Options for a model of several types, or of which adapters alone are trained.
+void add_types(CLI::App& sub, SetupOptions& options);
 /// Options for what is the same whatever is advised: ranks, precision, rule, ...
 void add_policies(CLI::App& sub, SetupOptions& options);
 /// Options for batch, accumulation, activations and model-parallel ranks.

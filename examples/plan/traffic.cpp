@@ -244,6 +244,7 @@ void add_traffic(CLI::App& app, Command& command) {
       "Elements and bytes that a rank sends in a step, by operation, under all stages",
       [options, per_node, &command] { return make(*options, *per_node, command.output.charts); });
   add_model(*sub, *options);
+  add_types(*sub, *options);
   add_run(*sub, *options);
   add_policies(*sub, *options);
   sub->add_option("--ranks-per-node", *per_node, "What a node sends, too, over zero::Mpi")

@@ -44,6 +44,17 @@ enum zero_code {
 enum zero_stage_number { ZERO_REPLICATED = 0, ZERO_POS = 1, ZERO_POS_G = 2, ZERO_POS_G_P = 3 };
 /// Types of parameters and gradients; sums, master weights and states are float, or all double.
 enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2, ZERO_FP64 = 3 };
+/// Types of a tensor's elements.
+enum zero_dtype {
+  ZERO_DTYPE_OF_PRECISION = 0,  ///< that of the precision's parameters
+  ZERO_DTYPE_F32 = 1,
+  ZERO_DTYPE_F64 = 2,
+  ZERO_DTYPE_BF16 = 3,
+  ZERO_DTYPE_F16 = 4,
+  ZERO_DTYPE_I32 = 5,  ///< of frozen tensors: opaque, as the next two are
+  ZERO_DTYPE_I64 = 6,
+  ZERO_DTYPE_U8 = 7
+};
 /// How a parameter follows its gradient.
 enum zero_rule_number {
   ZERO_ADAMW = 0,
@@ -112,6 +123,8 @@ enum zero_role {
 
 /// Dimensions that a tensor has at most.
 #define ZERO_MAX_DIMS 8
+/// Precisions that options list at most beside the first.
+#define ZERO_MAX_OTHERS 3
 /// Of a number: what the rule, or the library, has by default. No number that makes sense.
 #define ZERO_DEFAULT (-1e300)
 
@@ -132,7 +145,7 @@ typedef struct zero_tensor {
   int32_t flags;                 ///< of `zero_tensor_flag`, added
   float learning_rate;           ///< times the rule's
   float weight_decay;            ///< times the rule's
-  int32_t reserved;              ///< 0
+  int32_t dtype;                 ///< of `zero_dtype`; a trained one's is that of a precision
 } zero_tensor;
 
 /// A rule and its hyper-parameters: those that are not ZERO_DEFAULT. Flags are 0 or 1. One that the
@@ -173,6 +186,8 @@ typedef struct zero_options {
   zero_rule rule;               ///< of all tensors
   int32_t overflow;             ///< of `zero_overflow`: for values that are given, not for files
   int32_t reserved_2;           ///< 0
+  int32_t others;               ///< precisions beside the first, for tensors that have their type
+  int32_t other_precisions[ZERO_MAX_OTHERS];  ///< [others], of `zero_precision_number`
 } zero_options;
 
 /// Options of one step, the same on every rank but for `overlap_publish` and `stop`.
@@ -241,6 +256,10 @@ typedef int32_t (*zero_fill)(
 /// The same of doubles.
 typedef int32_t (*zero_fill_double)(
     int32_t tensor, int64_t first, int64_t count, double* values, void* user);
+/// Writes the bytes of elements [first, first + count) of an opaque tensor. Anything but 0 is a
+/// failure.
+typedef int32_t (*zero_fill_bytes)(
+    int32_t tensor, int64_t first, int64_t count, uint8_t* bytes, void* user);
 /// Reads what a rank owns, or sets all of it. Valid until it returns. Anything but 0 is a failure.
 typedef int32_t (*zero_visit)(zero_owned const* owned, void* user);
 /// Hears that the gradients which are lent for a unit are not read any more. It does not call the
@@ -443,10 +462,18 @@ int32_t zero_gradients_free(zero_optimizer* optimizer, int32_t unit, int32_t* is
 /// finds it, such as `zero_reduce`. Null ends that. Local.
 int32_t zero_on_gradients_free(zero_optimizer* optimizer, zero_gradients_told told, void* user);
 
-/// Sets parameters from `fill`, which is asked for what this rank holds. Collective.
+/// Sets parameters from `fill`, which is asked for what this rank holds; not for opaque tensors.
+/// Collective.
 int32_t zero_load(zero_optimizer* optimizer, zero_fill fill, void* user);
 /// The same from values that `root` alone has: `fill` is called there only. Collective.
 int32_t zero_broadcast_from(zero_optimizer* optimizer, zero_fill fill, void* user, int32_t root);
+/// `zero_load` of opaque tensors, those of integers. Collective.
+int32_t zero_load_bytes(zero_optimizer* optimizer, zero_fill_bytes fill, void* user);
+/// `zero_broadcast_from` of opaque tensors. Collective.
+int32_t zero_broadcast_bytes_from(zero_optimizer* optimizer,
+                                  zero_fill_bytes fill,
+                                  void* user,
+                                  int32_t root);
 /// `zero_load` of doubles: for ZERO_FP64, whose values float would round. Elsewhere they are
 /// rounded.
 int32_t zero_load_double(zero_optimizer* optimizer, zero_fill_double fill, void* user);

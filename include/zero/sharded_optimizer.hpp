@@ -3,11 +3,13 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/concepts/grid_communicator.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/any_optimizer.hpp"
 #include "zero/optimizer/api/full_parameters.hpp"
 #include "zero/optimizer/api/guards.hpp"
+#include "zero/optimizer/api/lent_span.hpp"
 #include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/make_tables.hpp"
@@ -98,13 +100,20 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   static constexpr StorageForm form = Choice::facts.form();  ///< how each model state is held
   static constexpr bool borrowed = Memory::borrowed;         ///< does the trainer lend its memory?
   /// A reduced gradient: sums of micro-steps are wider than what travels.
-  using Gradient = std::conditional_t<form.reduced == StorageForm::Reduced::sums,
-                                      typename Precision::Accumulate,
-                                      Wire>;
+  using Gradient = detail::ReducedGradient<Precision, form.reduced == StorageForm::Reduced::sums>;
   /// Are lent gradients read, and never written?
   static constexpr bool only_read = borrowed && form.reduced != StorageForm::Reduced::lent;
   /// An element of lent gradients in one flat buffer.
   using Lent = std::conditional_t<only_read, Wire const, Wire>;
+  /// Parameters that are lent: any container of `std::span<Parameter>`, or of `LentSpan`, where
+  /// each has its tensor's type.
+  using LentParameters = detail::LentList<std::span<Parameter>, LentSpan>;
+  /// Gradients likewise: of `std::span<Wire>`, or of `LentSpan`. Where they are only read also of
+  /// `std::span<Wire const>`, or of `LentConstSpan`.
+  using LentGradients = std::conditional_t<
+      only_read,
+      detail::LentList<std::span<Wire>, std::span<Wire const>, LentSpan, LentConstSpan>,
+      detail::LentList<std::span<Wire>, LentSpan>>;
   /// May any thread follow pointers to the communicator's buffers?
   static constexpr bool on_host = Choice::Space::host_accessible;
   /// State arrays per element.
@@ -185,26 +194,17 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   ///
   /// Under `BorrowedInPlace<>` gradients are written as well, and not const. None may be an empty
   /// span, and none may move between `reduce_all` and the end of the step.
-  /// @throws Error (invalid_argument) for wrong sizes, null pointers, overlaps, or while gradients
-  ///   are being reduced: from the first `gradients(unit)` of a step, or of a micro-step that is
-  ///   reduced at once, until `reduce_all`, `step` or `discard_gradients`
-  void bind(std::span<std::span<Parameter> const> parameters,
-            std::span<std::span<Wire> const> gradients) requires borrowed {
-    detail::LentSpans const lent(parameters);
-    detail::LentSpans const lent_gradients(gradients);
-    engine_.bind(&lent, &lent_gradients);
-  }
-  /// @overload
-  void bind(std::span<std::span<Parameter> const> parameters,
-            std::span<std::span<Wire const> const> gradients) requires only_read {
-    detail::LentSpans const lent(parameters);
-    detail::LentSpans const lent_gradients(gradients);
-    engine_.bind(&lent, &lent_gradients);
+  /// @throws Error (invalid_argument) for wrong sizes, other types than those of the tensors, null
+  ///   pointers, overlaps, or while gradients are being reduced: from the first `gradients(unit)`
+  ///   of a step, or of a micro-step that is reduced at once, until `reduce_all`, `step` or
+  ///   `discard_gradients`
+  void bind(LentParameters const& parameters, LentGradients const& gradients) requires borrowed {
+    engine_.bind(&parameters, &gradients);
   }
 
   /// Lends two flat buffers in which the tensors lie one after the other, in registration order and
   /// without gaps; tied tensors do not lie there again. Frozen tensors have gradients' room too.
-  /// Otherwise as above.
+  /// All tensors are of one type. Otherwise as above.
   /// @par Shapes  both [sum of element counts of tensors that are not tied to another]
   void bind(std::span<Parameter> parameters, std::span<Lent> gradients) requires borrowed {
     engine_.bind_flat(detail::Elements(parameters), detail::Elements(gradients));
@@ -216,9 +216,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void bind(P&&, G&&) { refuse_half<P>(); }
 
   /// Lends parameters alone: gradients are lent unit by unit, in every step. Otherwise as `bind`.
-  void bind_parameters(std::span<std::span<Parameter> const> parameters) requires borrowed {
-    detail::LentSpans const lent(parameters);
-    engine_.bind(&lent, nullptr);
+  void bind_parameters(LentParameters const& parameters) requires borrowed {
+    engine_.bind(&parameters, nullptr);
   }
   /// The same for one flat buffer.
   void bind_parameters(std::span<Parameter> parameters) requires borrowed {
@@ -231,14 +230,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   /// Lends other gradients and keeps the parameters that are lent: for trainers whose gradients
   /// move from step to step. Otherwise as `bind`.
-  void bind_gradients(std::span<std::span<Wire> const> gradients) requires borrowed {
-    detail::LentSpans const lent(gradients);
-    engine_.bind(nullptr, &lent);
-  }
-  /// @overload
-  void bind_gradients(std::span<std::span<Wire const> const> gradients) requires only_read {
-    detail::LentSpans const lent(gradients);
-    engine_.bind(nullptr, &lent);
+  void bind_gradients(LentGradients const& gradients) requires borrowed {
+    engine_.bind(nullptr, &gradients);
   }
   /// The same for one flat buffer.
   void bind_gradients(std::span<Lent> gradients) requires borrowed {
@@ -258,13 +251,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   ///   gradient is absent. A tied tensor that another unit has lent in this step before has the
   ///   same memory, or an empty span; so has any tensor in later micro-steps of AccumulateFull
   /// @throws Error (invalid_argument) as `bind`, and if the unit was reduced in this micro-step
-  void bind_gradients(int unit, std::span<std::span<Wire> const> gradients) requires borrowed {
-    engine_.bind_unit(unit, detail::LentSpans(gradients));
-  }
-  /// @overload
-  void bind_gradients(int unit,
-                      std::span<std::span<Wire const> const> gradients) requires only_read {
-    engine_.bind_unit(unit, detail::LentSpans(gradients));
+  void bind_gradients(int unit, LentGradients const& gradients) requires borrowed {
+    engine_.bind_unit(unit, gradients);
   }
   /// As `bind`.
   template <class G>
@@ -312,18 +300,23 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// point the trainer's own tensors at. Initial values that are written here are adopted with
   /// `adopt_parameters`; later, with a master of another type, an update replaces what is written.
   /// [element count]
-  /// @throws Error (invalid_argument) for a stacked tensor that the library owns: its slices lie
-  ///   with their units
-  [[nodiscard]] std::span<Parameter> parameter(std::size_t tensor) requires(
-      form.refresh != StorageForm::Refresh::gather) {
-    return engine_.whole_parameter(tensor).template as<Parameter>();
+  /// @tparam T  the type of its elements, as in `parameter<float>(tensor)`
+  /// @throws Error (invalid_argument) if they are of another type, and for a stacked tensor that
+  /// the
+  ///   library owns: its slices lie with their units
+  template <Element T = Parameter>
+  [[nodiscard]] std::span<T> parameter(std::size_t tensor) requires(form.refresh !=
+                                                                    StorageForm::Refresh::gather) {
+    return engine_.whole_parameter(tensor, dtype_of<T>).template as<T>();
   }
   /// A tensor's full gradients where the library holds all of them, to add to between steps: zero
   /// after construction and after every step. [element count], empty for frozen tensors
-  /// @throws Error (invalid_argument) for a stacked tensor, as `parameter`
-  [[nodiscard]] std::span<Wire> gradient(std::size_t tensor) requires(
-      form.gradients == StorageForm::Gradients::whole) {
-    return engine_.whole_gradient(tensor).template as<Wire>();
+  /// @tparam T  the type of its elements, as in `gradient<float>(tensor)`
+  /// @throws Error (invalid_argument) as `parameter`
+  template <Element T = Wire>
+  [[nodiscard]] std::span<T> gradient(std::size_t tensor) requires(form.gradients ==
+                                                                   StorageForm::Gradients::whole) {
+    return engine_.whole_gradient(tensor, dtype_of<T>).template as<T>();
   }
 
   /// Full parameters of a unit.
@@ -386,6 +379,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// all ranks, and the loss scale. Tensors that rest in this step are not shown. It implies
   /// `grad_norm()`.
   ///
+  /// Under `ByTensor` a span is of the type that the tensor's gradients have; where these differ,
+  /// `visit` takes each, as a generic lambda does.
+  ///
   /// Where the host cannot reach the space's memory, spans are of that memory: queue work on the
   /// communicator's stream. A span lasts until `visit` returns, and what is queued there by then.
   /// @par Collective  as `grad_norm()`, whose exchange it shares; blocks
@@ -394,12 +390,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// @throws Error as `grad_norm()`
   template <class Visit>
   void visit_gradients(Visit&& visit) {
-    auto const typed = [&](detail::GradientRun const& run) {
-      visit(*run.tensor,
-            run.first,
-            std::span(static_cast<Gradient const*>(run.gradients), run.count),
-            run.scale);
-    };
+    auto const typed = gradients_for<std::add_const_t>(visit);
     engine_.visit_gradients(detail::GradientVisitor(typed));
   }
   /// Changes the reduced gradients of this step before their norm is taken: clips each element,
@@ -414,12 +405,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   ///   comes next
   template <class Change>
   void change_gradients(Change&& change) {
-    auto const typed = [&](detail::GradientRun const& run) {
-      change(*run.tensor,
-             run.first,
-             std::span(static_cast<Gradient*>(run.gradients), run.count),
-             run.scale);
-    };
+    auto const typed = gradients_for<std::type_identity_t>(change);
     engine_.change_gradients(detail::GradientVisitor(typed));
   }
 
@@ -448,17 +434,13 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   void set_rule(std::string_view name, Rule const& rule) { engine_.set_rule(name, &rule); }
   /// Calls `visit(Tensor const&, first, std::span<Master const>, std::array<std::span<State const>,
   /// K>)` for every run of master weights and states that this rank holds; state k is
-  /// `Rule::states[k]`. Where the host cannot reach the space's memory, runs come in pieces, as
-  /// copies that last until `visit` returns. Local; blocks there.
+  /// `Rule::states[k]`. Under `ByTensor` types are those of the tensor's precision; where they
+  /// differ, `visit` takes each, as a generic lambda does. Where the host cannot reach the space's
+  /// memory, runs come in pieces, as copies that last until `visit` returns. Local; blocks there.
   /// @par Cost  there, two transient megabytes of the host at most per array, beside the plan
   template <class Visit>
   void visit_owned(Visit&& visit) const {
-    auto const typed = [&](detail::OwnedRun const& run) {
-      visit(*run.tensor,
-            run.first,
-            std::span(static_cast<Master const*>(run.master), run.count),
-            states_of<State const>(run));
-    };
+    auto const typed = owned_for<std::add_const_t>(visit);
     engine_.visit(detail::OwnedVisitor(typed));
   }
   /// The writing twin of `visit_owned`: `fill(Tensor const&, first, std::span<Master>,
@@ -477,17 +459,15 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// @par Cost  that of one refresh of all parameters, and of `visit_owned`
   template <class Fill>
   void fill_owned(Fill&& fill) {
-    auto const typed = [&](detail::OwnedRun const& run) {
-      fill(*run.tensor,
-           run.first,
-           std::span(static_cast<Master*>(run.master), run.count),
-           states_of<State>(run));
-    };
+    auto const typed = owned_for<std::type_identity_t>(fill);
     engine_.fill(detail::OwnedVisitor(typed));
   }
 
  private:
   using Space = typename Choice::Space;
+  using Precisions = detail::Precisions<Precision>;
+  template <class P>
+  using GradientOf = detail::ReducedGradient<P, form.reduced == StorageForm::Reduced::sums>;
 
   struct Axes {
     detail::CommunicatorRef comm{};
@@ -564,22 +544,55 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
 
   [[nodiscard]] detail::EngineSetup setup(Axes const& groups, Picked const& picked) {
     constexpr bool sums = form.reduced == StorageForm::Reduced::sums;
-    detail::EngineSetup setup{.policies = Choice::facts,
-                              .comm = groups.comm,
-                              .world = groups.world,
-                              .model = groups.model,
-                              .space_calls = &detail::space_calls<Space>,
-                              .space = &this->space,
-                              .kernels = detail::kernel_tables<Space, Rule, sums, Precision>.data(),
-                              .rule_calls = &detail::rule_calls<Rule>,
-                              .rule = &picked.rule,
-                              .allocator = detail::ref(this->allocator),
-                              .loss_scale = nullptr,
-                              .bucket = picked.bucket,
-                              .prefetch = picked.prefetch,
-                              .overflow = picked.overflow};
+    detail::EngineSetup setup{
+        .policies = Choice::facts,
+        .comm = groups.comm,
+        .world = groups.world,
+        .model = groups.model,
+        .space_calls = &detail::space_calls<Space>,
+        .space = &this->space,
+        .kernels = detail::kernel_tables<Space, Rule, sums, Precisions>.data(),
+        .rule_calls = &detail::rule_calls<Rule>,
+        .rule = &picked.rule,
+        .allocator = detail::ref(this->allocator),
+        .loss_scale = nullptr,
+        .bucket = picked.bucket,
+        .prefetch = picked.prefetch,
+        .overflow = picked.overflow};
     if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
     return setup;
+  }
+
+  /// Calls `work` with the precision of a kind, as a `std::type_identity`: nvcc takes no lambda
+  /// with a list of template parameters here.
+  template <class... P, class Work>
+  static void with_precision(detail::PrecisionList<P...>, std::size_t kind, Work const& work) {
+    std::size_t number = 0;
+    static_cast<void>(((number++ == kind && (work(std::type_identity<P>()), true)) || ...));
+  }
+  /// What the engine calls to have `visit` called, with elements that are `As<...>`.
+  template <template <class> class As, class Visit>
+  [[nodiscard]] static auto gradients_for(Visit& visit) {
+    return [&visit](detail::GradientRun const& run) {
+      with_precision(Precisions(), run.kind, [&](auto of) {
+        auto* const sums = static_cast<As<GradientOf<typename decltype(of)::type>>*>(run.gradients);
+        visit(*run.tensor, run.first, std::span(sums, run.count), run.scale);
+      });
+    };
+  }
+  template <template <class> class As, class Visit>
+  [[nodiscard]] static auto owned_for(Visit& visit) {
+    return [&visit](detail::OwnedRun const& run) {
+      with_precision(Precisions(), run.kind, [&](auto of) {
+        using P = typename decltype(of)::type;
+        auto* const master = static_cast<As<typename P::Master>*>(run.master);
+        std::array<std::span<As<typename P::State>>, state_arrays> states{};
+        for (std::size_t k = 0; k != state_arrays; ++k) {
+          states[k] = {static_cast<As<typename P::State>*>(run.states[k]), run.count};
+        }
+        visit(*run.tensor, run.first, std::span(master, run.count), states);
+      });
+    };
   }
 
   template <class Lent>
@@ -590,26 +603,20 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
                   "-fno-strict-aliasing where they are of another type, such as _Float16");
   }
 
-  template <class S>
-  [[nodiscard]] static std::array<std::span<S>, state_arrays> states_of(
-      detail::OwnedRun const& run) {
-    std::array<std::span<S>, state_arrays> states{};
-    for (std::size_t k = 0; k != state_arrays; ++k) {
-      states[k] = {static_cast<S*>(run.states[k]), run.count};
-    }
-    return states;
-  }
-
   friend class UnitParameters<ShardedOptimizer>;
   friend class UnitGradients<ShardedOptimizer>;
   friend struct detail::EngineAccess;
 
   [[nodiscard]] detail::UnitTensors unit_view(int unit) const { return {engine_.model(), unit}; }
-  [[nodiscard]] std::span<Parameter const> parameter_view(int unit, std::size_t t) {
-    return engine_.parameter(unit, t).template as<Parameter const>();
+  template <class T>
+  [[nodiscard]] std::span<T const> parameter_view(int unit, std::size_t t) {
+    engine_.require_type(t, &StorageTypes::parameter, dtype_of<T>);
+    return engine_.parameter(unit, t).template as<T const>();
   }
-  [[nodiscard]] std::span<Wire> gradient_view(int unit, std::uint64_t epoch, std::size_t t) {
-    return engine_.gradient(unit, epoch, t).template as<Wire>();
+  template <class T>
+  [[nodiscard]] std::span<T> gradient_view(int unit, std::uint64_t epoch, std::size_t t) {
+    engine_.require_type(t, &StorageTypes::wire, dtype_of<T>);
+    return engine_.gradient(unit, epoch, t).template as<T>();
   }
   void release_parameters(int unit) noexcept { engine_.release(unit); }
 

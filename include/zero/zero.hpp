@@ -29,6 +29,7 @@
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/optimizer/step_together.hpp"
+#include "zero/precision/by_tensor.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"

@@ -18,7 +18,8 @@ enum Question : std::uint64_t {
   of_root,
   of_group,
   of_change,
-  of_whole
+  of_whole,
+  of_kinds
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
@@ -42,7 +43,8 @@ constexpr char const* feature_names[] = {"micro-steps",
                                          "overwrites",
                                          "groups",
                                          "counts",
-                                         "absences"};
+                                         "absences",
+                                         "kinds"};
 constexpr char const* load_names[] = {"",
                                       "load(callback)",
                                       "load(spans)",
@@ -108,6 +110,8 @@ std::vector<TensorCase> draw_tensors(std::uint64_t seed, int ranks) {
       tensor.shape = draw_shape(dice, tensor.count);
       tensor.frozen = dice.chance(frozen);
       tensor.whole = Dice(seed, of_whole, id).chance(25);
+      tensor.wide = Dice(seed, of_kinds, id, 'w').chance(40);
+      tensor.bytes = Dice(seed, of_kinds, id, 'b').chance(50);
       tensor.learning_rate = dice.pick({1.f, 1.f, 1.f, 0.5f, 0.f, 1.7f});
       tensor.weight_decay = dice.pick({1.f, 1.f, 0.f, 0.1f});
       tensor.group = Dice(seed, of_group, id).to(most_groups);
@@ -166,8 +170,9 @@ bool ties_within(Case const& test, int unit) {
 }  // namespace
 
 std::string name(Policies const& p) {
-  return std::string(stage_names[index(p.stage)]) + "/" + number_names[index(p.number)] + "/" +
-         rule_names[index(p.rule)] + "/" + accumulation_names[index(p.accumulation)] + "/" +
+  return std::string(stage_names[index(p.stage)]) + "/" + number_names[index(p.number)] +
+         (p.by_tensor ? "+fp32" : "") + "/" + rule_names[index(p.rule)] + "/" +
+         accumulation_names[index(p.accumulation)] + "/" +
          (p.in_place   ? "in_place"
           : p.borrowed ? "borrowed"
                        : "owned");
@@ -203,7 +208,8 @@ Case draw(std::uint64_t seed, Policies const& policies, int most_ranks) {
   Dice dice(seed, of_case);
   int const ranks = 1 + dice.to(most_ranks - 1);
   unsigned features = 0;
-  for (unsigned bit = 1; bit < all_features; bit <<= 1) features |= dice.chance(60) ? bit : 0u;
+  for (unsigned bit = 1; bit < kinds; bit <<= 1) features |= dice.chance(60) ? bit : 0u;
+  if (Dice(seed, of_kinds).chance(60)) features |= kinds;
   return {.seed = seed,
           .policies = policies,
           .ranks = ranks,
@@ -414,6 +420,7 @@ float Gradient::faulty(FaultKind kind) {
 
 float value(Case const& test, int step, std::size_t tensor, std::size_t element) {
   Dice dice(test.seed, of_value, step, test.tensors[tensor].id, element);
+  if (test.bytes(tensor)) return static_cast<float>(dice.below(256));
   return (static_cast<float>(dice.next() >> 40) * 0x1p-24f - 0.5f) * 4.f;
 }
 
@@ -442,7 +449,8 @@ std::string describe(Case const& test) {
     for (std::size_t const extent : tensor.shape) text << ' ' << extent;
     text << " ], rates " << tensor.learning_rate << ' ' << tensor.weight_decay << ", gradients "
          << tensor.magnitude << ", group " << tensor.group << (tensor.frozen ? ", frozen" : "")
-         << (tensor.frozen && tensor.whole ? ", whole" : "");
+         << (tensor.frozen && tensor.whole ? ", whole" : "") << (test.wide(t) ? ", wide" : "")
+         << (test.bytes(t) ? ", bytes" : "");
     if (tensor.tied) text << ", tied to " << *tensor.tied;
     text << '\n';
   }

@@ -20,7 +20,8 @@ struct Policies {
   Rule rule;
   Accumulation accumulation;
   bool borrowed = false;
-  bool in_place = false;  ///< reduced gradients lie in lent ones
+  bool in_place = false;   ///< reduced gradients lie in lent ones
+  bool by_tensor = false;  ///< tensors may be of 32 bits instead
 
   /// Does the library hold full gradients of units under way only?
   [[nodiscard]] constexpr bool pools() const {
@@ -73,7 +74,8 @@ enum Feature : unsigned {
   groups = 1u << 14,      ///< rules of groups and tensors that change between steps
   counts = 1u << 15,      ///< steps that the trainer counts
   absences = 1u << 16,    ///< tensors of a unit that are declared to have no gradient
-  all_features = (1u << 17) - 1
+  kinds = 1u << 17,       ///< tensors of other types, and frozen bytes
+  all_features = (1u << 18) - 1
 };
 
 /// Groups that tensors may be of.
@@ -90,6 +92,8 @@ struct TensorCase {
   float magnitude = 1.f;  ///< of its gradients
   bool frozen = false;
   bool whole = false;  ///< on every rank, if it is frozen
+  bool wide = false;   ///< of 32 bits, where policies have those beside others
+  bool bytes = false;  ///< no numbers, if it is frozen and the library's
   std::optional<std::size_t> tied{};
   int group = 0;       ///< from 1, or none
   std::string name{};  ///< or one made of the id
@@ -129,6 +133,16 @@ struct Case {
     return t;
   }
   [[nodiscard]] bool trained(std::size_t t) const { return !tensors[t].frozen; }
+  [[nodiscard]] bool bytes(std::size_t t) const {
+    return has(kinds) && !policies.borrowed && tensors[t].frozen && tensors[t].bytes;
+  }
+  [[nodiscard]] bool wide(std::size_t t) const {
+    return has(kinds) && policies.by_tensor && tensors[t].wide && !bytes(t);
+  }
+  /// Bytes are numbers that nothing rounds.
+  [[nodiscard]] Number number(std::size_t t) const {
+    return wide(t) || bytes(t) ? Number::fp32 : policies.number;
+  }
   /// Does another tensor lie in its memory?
   [[nodiscard]] bool tied(std::size_t t) const;
   /// Units, empty ones included.

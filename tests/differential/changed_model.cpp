@@ -621,7 +621,8 @@ ChangedModel draw_changed(std::uint64_t seed, std::span<Policies const> availabl
                     .parameters_only = dice.chance(changes & other_rule ? 50 : 10),
                     .verify_first = dice.chance(20),
                     .finds = dice.chance(30)};
-  for (Case* const each : {&test.before, &test.after}) each->features &= ~unsigned{faults};
+  for (Case* const each : {&test.before, &test.after})
+    each->features &= ~(unsigned{faults} | unsigned{kinds});
   add_twins(test.before);
   test.after.steps = test.at + 1 + dice.to(2);
   Changer(test).run();

@@ -39,7 +39,8 @@ class Changes {
   explicit Changes(Command const& command) : trials_{.command = command} {
     for (std::size_t i = 0; i < combinations.size(); ++i) {
       bool const chosen = name(combinations[i]).find(command.only) != std::string::npos;
-      if (chosen && play_of(i).on_host != nullptr) available_.push_back(combinations[i]);
+      if (chosen && !combinations[i].by_tensor && play_of(i).on_host != nullptr)
+        available_.push_back(combinations[i]);
     }
     int& ranks = trials_.command.ranks;
     if (ranks <= 0 || ranks > most_ranks) ranks = most_ranks;

@@ -48,6 +48,11 @@ inline constexpr auto combinations = [] {
       Policies{replicated, bf16, adamw, none, true, true},
       Policies{pos, fp32, sgd, full, true, true},
       Policies{pos_g, fp16, lion, none, true, true},
+      Policies{replicated, bf16, adamw, none, false, false, true},
+      Policies{pos, fp16, sgd, shard, false, false, true},
+      Policies{pos_g, bf16, adam, full, false, false, true},
+      Policies{pos_gp, bf16_wide, adamw, none, false, false, true},
+      Policies{pos_gp, fp16, lion, shard, false, false, true},
   };
 }();
 

@@ -24,6 +24,9 @@ inline std::vector<zero::Tensor> described(Case const& test) {
     tensors.push_back({.name = name(tensor),
                        .shape = tensor.shape,
                        .unit = tensor.unit,
+                       .dtype = test.bytes(t)  ? std::optional(zero::DType::u8)
+                                : test.wide(t) ? std::optional(zero::DType::f32)
+                                               : std::nullopt,
                        .weight_decay = tensor.weight_decay,
                        .learning_rate = tensor.learning_rate,
                        .frozen = tensor.frozen,

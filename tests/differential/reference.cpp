@@ -181,18 +181,19 @@ std::vector<std::size_t> places(Case const& test) {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     auto const key = [&](std::size_t t) {
       bool const alone = users[t].size() == 1;
-      return std::tuple(test.tensors[t].unit, alone, users[t]);
+      return std::tuple(test.wide(t), test.tensors[t].unit, alone, users[t]);
     };
     return key(a) < key(b);
   });
   std::vector<std::size_t> result(test.tensors.size(), 0);
   std::size_t end = 0;
-  std::vector<int> const* before = nullptr;
+  std::optional<std::size_t> before;
   for (std::size_t const t : order) {
-    std::size_t const step = before == nullptr || *before != users[t] ? 512 : 32;
+    bool const follows = before && users[*before] == users[t] && test.wide(*before) == test.wide(t);
+    std::size_t const step = follows ? 32 : 512;
     result[t] = (end + step - 1) / step * step;
     end = result[t] + test.tensors[t].count;
-    before = &users[t];
+    before = t;
   }
   return result;
 }
@@ -253,11 +254,10 @@ class Reference {
   }
 
  private:
-  [[nodiscard]] Number number() const { return test_.policies.number; }
-  [[nodiscard]] Number wire() const {
-    return number() == Number::bf16_wide ? Number::fp32 : number();
+  [[nodiscard]] Number wire(std::size_t t) const {
+    return test_.number(t) == Number::bf16_wide ? Number::fp32 : test_.number(t);
   }
-  [[nodiscard]] bool scaled() const { return number() == Number::fp16; }
+  [[nodiscard]] bool scaled() const { return test_.policies.number == Number::fp16; }
   [[nodiscard]] bool owns_gradients(std::size_t t) const {
     return test_.storage(t) == t && test_.trained(t);
   }
@@ -293,7 +293,7 @@ class Reference {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         float const loaded = value(test_, plan.number, t, i);
         bool const keeps = plan.load == Load::adopted && plan.number > 0;
-        if (!keeps) parameters[i] = rounded(number(), loaded);
+        if (!keeps) parameters[i] = rounded(test_.number(t), loaded);
         bool const exact = plan.load <= Load::broadcast;
         if (!model_.masters[t].empty()) {
           model_.masters[t][i] = exact ? loaded : parameters[i];
@@ -318,7 +318,7 @@ class Reference {
       if (test_.storage(t) != t) continue;
       for (std::size_t i = 0; own.values && i < own.values->size(); ++i) {
         float const value = (*own.values)[i];
-        model_.parameters[t][i] = rounded(number(), value);
+        model_.parameters[t][i] = rounded(test_.number(t), value);
         if (test_.trained(t)) model_.masters[t][i] = value;
       }
       for (std::size_t k = 0; loaded.counts && k < model_.states.size(); ++k) {
@@ -342,7 +342,7 @@ class Reference {
         auto& to = sums[test_.storage(t)];
         for (std::size_t i = 0; i < to.size(); ++i) {
           float const brought = gradient(i) * loss_scale_;
-          to[i] = rounded(wire(), to[i] + brought);
+          to[i] = rounded(wire(t), to[i] + brought);
         }
       };
       Pass const pass = plan_pass(test_, plan, micro, rank);
@@ -368,8 +368,8 @@ class Reference {
         for (std::size_t i = 0; i < sums[t].size(); ++i) sums[t][i] += next[t][i];
       }
     }
-    for (auto& tensor : sums) {
-      for (float& sum : tensor) sum = rounded(wire(), sum);
+    for (std::size_t t = 0; t < sums.size(); ++t) {
+      for (float& sum : sums[t]) sum = rounded(wire(t), sum);
     }
     return sums;
   }
@@ -492,7 +492,7 @@ class Reference {
         float const g = sums[t][i] * factor;
         updater(model_.masters[t][i], g, states);
         for (std::size_t k = 0; k < model_.states.size(); ++k) model_.states[k][t][i] = states[k];
-        model_.parameters[t][i] = rounded(number(), model_.masters[t][i]);
+        model_.parameters[t][i] = rounded(test_.number(t), model_.masters[t][i]);
       }
     }
   }

@@ -66,9 +66,10 @@ float rounded(Number number, float x);
 /// All steps of a case.
 ///
 /// It includes nothing of the library. It relies on what the library promises to the bit:
-/// - units follow each other in the element space, within a unit tensors as they were described,
-///   those tied to other units first; runs of tensors that the same units use begin at multiples of
-///   512 elements, tensors at multiples of 32 (Tensor, Placement, Cluster);
+/// - tensors of the second precision lie behind those of the first; units follow each other in the
+///   element space, within a unit tensors as they were described, those tied to other units first;
+///   runs of tensors that the same units use begin at multiples of 512 elements, tensors at
+///   multiples of 32 (Tensor, Placement, Cluster);
 /// - squares are added in fp64 in eight lanes of each 512 elements, lanes in a fixed tree, blocks
 ///   exactly (kernel/norm.hpp);
 /// - gradients are summed in rank order in fp32, and rounded once to the type of the wire;

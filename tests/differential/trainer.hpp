@@ -17,6 +17,15 @@
 
 namespace differential {
 
+template <bool by_tensor, class P>
+struct BothOf {
+  using Type = P;
+};
+template <class P>
+struct BothOf<true, P> {
+  using Type = zero::ByTensor<P, zero::Fp32>;
+};
+
 /// The types behind the policies.
 template <std::size_t Combination>
 struct Types {
@@ -28,11 +37,12 @@ struct Types {
                        zero::stage::Pos,
                        zero::stage::PosG,
                        zero::stage::PosGP>;
-  using Precision = Choice<P.number,
-                           zero::Fp32,
-                           zero::Mixed<zero::bf16>,
-                           zero::Mixed<zero::fp16>,
-                           zero::MixedFloatGradients<zero::bf16>>;
+  using Single = Choice<P.number,
+                        zero::Fp32,
+                        zero::Mixed<zero::bf16>,
+                        zero::Mixed<zero::fp16>,
+                        zero::MixedFloatGradients<zero::bf16>>;
+  using Precision = typename BothOf<P.by_tensor, Single>::Type;
   using Rule = Choice<P.rule,
                       zero::PlainSgd,
                       zero::Sgd,
@@ -224,6 +234,31 @@ class Trainer : Rank {
   }
 
   void load() {
+    bool const bytes_first = Dice(test_.seed, step_, 'b').chance(50);
+    if (bytes_first) load_bytes();
+    load_numbers();
+    if (!bytes_first) load_bytes();
+  }
+  /// Bytes come with all other values, from every rank or from one.
+  void load_bytes() {
+    bool const loads =
+        plan_.load == Load::streamed || plan_.load == Load::whole || plan_.load == Load::broadcast;
+    bool has = false;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) has = has || test_.bytes(t);
+    if (!loads || !has) return;
+    auto const stream = [&](zero::Tensor const& tensor, std::size_t first, auto out) {
+      auto const loaded = values(index(tensor), first, out.size());
+      std::transform(loaded.begin(), loaded.end(), out.begin(), [](float value) {
+        return static_cast<std::byte>(static_cast<int>(value));
+      });
+    };
+    if (plan_.load == Load::broadcast) {
+      optimizer_.broadcast_bytes(stream, plan_.root);
+    } else {
+      optimizer_.load_bytes(stream);
+    }
+  }
+  void load_numbers() {
     auto const stream = [&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
       auto const loaded = values(index(tensor), first, out.size());
       std::copy(loaded.begin(), loaded.end(), out.begin());
@@ -263,10 +298,13 @@ class Trainer : Rank {
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       if (test_.storage(t) != t) continue;
       auto const written = values(t, 0, test_.tensors[t].count);
-      reach(space_, optimizer_.parameter(t), [=](std::span<Parameter> to) {
-        for (std::size_t i = 0; i < to.size(); ++i) {
-          to[i] = Parameter(known ? written[i] : std::numeric_limits<float>::quiet_NaN());
-        }
+      as_held(t, [&](auto element) {
+        using E = decltype(element);
+        reach(space_, optimizer_.template parameter<E>(t), [=](std::span<E> to) {
+          float const unknown =
+              std::is_same_v<E, std::uint8_t> ? 7.f : std::numeric_limits<float>::quiet_NaN();
+          for (std::size_t i = 0; i < to.size(); ++i) to[i] = E(known ? written[i] : unknown);
+        });
       });
     }
   }
@@ -293,7 +331,10 @@ class Trainer : Rank {
       if (!test_.trained(t)) continue;
       if constexpr (P.borrowed) add(space_, gradients_->storage(t), micro, t, 0, loss_scale);
       if constexpr (!P.borrowed && !P.pools()) {
-        add(space_, optimizer_.gradient(t), micro, t, 0, loss_scale);
+        as_summed(t, [&](auto element) {
+          using E = decltype(element);
+          add(space_, optimizer_.template gradient<E>(t), micro, t, 0, loss_scale);
+        });
       }
     }
     look_at_units(pass.forward, pass.window, expected.before, "forward");
@@ -306,12 +347,16 @@ class Trainer : Rank {
         for (std::size_t t = tensors_.size(); t-- > 0;) {
           if (test_.tensors[t].unit != visit.unit) continue;
           --i;
-          std::span<Wire> const sums = visit.by_name ? gradients[tensors_[t].name] : gradients[i];
-          if (std::ranges::count(visit.absent, t) > 0) continue;
-          // What is tied begins at zero all the same.
-          if (writes && !test_.tied(t) && !sums.empty())
-            space_.zero(sums.data(), sums.size_bytes());
-          add(space_, sums, micro, t, use, loss_scale);
+          as_summed(t, [&](auto element) {
+            using E = decltype(element);
+            std::span<E> const sums = visit.by_name ? gradients.template as<E>(tensors_[t].name)
+                                                    : gradients.template as<E>(i);
+            if (std::ranges::count(visit.absent, t) > 0) return;
+            // What is tied begins at zero all the same.
+            if (writes && !test_.tied(t) && !sums.empty())
+              space_.zero(sums.data(), sums.size_bytes());
+            add(space_, sums, micro, t, use, loss_scale);
+          });
         }
         for (std::size_t const t : visit.absent) optimizer_.without_gradient(tensors_[t]);
         if (visit.closes && use == visit.adds) optimizer_.reduce(std::move(gradients));
@@ -364,8 +409,11 @@ class Trainer : Rank {
       held.push_back(optimizer_.parameters(unit));
       std::size_t i = 0;
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        if (test_.tensors[t].unit == unit)
-          compare_parameters(space_, held.back()[i++], model, t, what);
+        if (test_.tensors[t].unit != unit) continue;
+        as_held(t, [&](auto element) {
+          using E = decltype(element);
+          compare_parameters(space_, held.back().template as<E>(i++), model, t, what);
+        });
       }
     }
   }
@@ -411,14 +459,20 @@ class Trainer : Rank {
     if constexpr (!P.gathers()) {
       optimizer_.settle();
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
-        std::span<Parameter const> const seen(optimizer_.parameter(t));
-        compare_parameters(space_, seen, model, t, "parameter(tensor)");
+        as_held(t, [&](auto element) {
+          using E = decltype(element);
+          std::span<E const> const seen(optimizer_.template parameter<E>(t));
+          compare_parameters(space_, seen, model, t, "parameter(tensor)");
+        });
         if constexpr (P.borrowed) {
           std::span<Parameter const> const lies(parameters_->storage(t));
           compare_parameters(space_, lies, model, t, "lent parameters");
         } else if constexpr (!P.pools()) {
-          std::span<Wire const> const sums(optimizer_.gradient(t));
-          compare(space_, sums, zeros_, 0, t, "gradient(tensor)");
+          as_summed(t, [&](auto element) {
+            using E = decltype(element);
+            std::span<E const> const sums(optimizer_.template gradient<E>(t));
+            compare(space_, sums, zeros_, 0, t, "gradient(tensor)");
+          });
         }
       }
     }
@@ -464,6 +518,18 @@ class Trainer : Rank {
     std::int64_t const wanted = P.stage == Stage::replicated ? test_.ranks : 1;
     for (std::int64_t const count : toy::fetch(space_, std::span<std::int64_t const>(sums)))
       require(count == wanted, "how many own an element");
+  }
+
+  /// Calls `use` with an element of the type that a tensor's parameters, or gradients, are of. A
+  /// frozen tensor has no gradients, of whatever type.
+  template <class Use>
+  void as_held(std::size_t t, Use const& use) const {
+    if (test_.bytes(t)) return use(std::uint8_t{});
+    test_.wide(t) ? use(float{}) : use(Parameter{});
+  }
+  template <class Use>
+  void as_summed(std::size_t t, Use const& use) const {
+    test_.wide(t) ? use(float{}) : use(Wire{});
   }
 
   [[nodiscard]] std::size_t most_elements() const {

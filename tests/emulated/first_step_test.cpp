@@ -36,7 +36,9 @@ void enqueue_step(Optimizer& optimizer) {
 
 /// How many kernels the first step of `ranks` ranks loads while it is captured.
 template <class... Policies>
-std::size_t captured_loads(int ranks, Policies const&... policies) {
+std::size_t captured_loads(std::vector<zero::Tensor> const& tensors,
+                           int ranks,
+                           Policies const&... policies) {
   Streams const streams(ranks);
   auto hosts = zero::InProcess::group(ranks);
   emulated::forget_loads();
@@ -47,7 +49,7 @@ std::size_t captured_loads(int ranks, Policies const&... policies) {
       zero::run(host, {.op = zero::Op::all_gather, .dtype = zero::DType::i32, .count = 0});
     };
     zero::ShardedOptimizer optimizer{
-        comm, model(), policies..., zero::Owned{MallocAllocator(comm.space().device())}};
+        comm, tensors, policies..., zero::Owned{MallocAllocator(comm.space().device())}};
     optimizer.adopt_parameters();
     optimizer.check_parameters();
     auto const step = [&] {
@@ -79,10 +81,25 @@ using Fp16 = zero::Mixed<zero::fp16>;
 TEST_CASE("emulated: a first step that is captured loads no kernel") {
   for (int const ranks : {1, 2}) {
     CAPTURE(ranks);
-    CHECK(captured_loads(ranks, zero::stage::Pos{}) == 0);
-    CHECK(captured_loads(ranks, zero::stage::PosG{}, zero::AccumulateShard{}) == 0);
-    CHECK(captured_loads(ranks, zero::stage::PosGP{}, Bf16{}, zero::Lion{}) == 0);
-    CHECK(captured_loads(ranks, zero::stage::PosGP{}, Fp16{}, zero::AccumulateShard{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::Pos{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, zero::AccumulateShard{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::PosGP{}, Bf16{}, zero::Lion{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::PosGP{}, Fp16{}, zero::AccumulateShard{}) ==
+          0);
+  }
+}
+
+TEST_CASE("emulated: nor does one of tensors of several types") {
+  using Both = zero::ByTensor<Bf16, zero::Fp32>;
+  std::vector<zero::Tensor> tensors = model();
+  tensors.front().dtype = zero::DType::f32;
+  tensors.push_back({.name = "codes", .shape = {999}, .dtype = zero::DType::u8, .frozen = true});
+  for (int const ranks : {1, 2}) {
+    CAPTURE(ranks);
+    CHECK(captured_loads(tensors, ranks, zero::stage::Pos{}, Both{}) == 0);
+    CHECK(captured_loads(tensors, ranks, zero::stage::PosG{}, Both{}, zero::AccumulateShard{}) ==
+          0);
+    CHECK(captured_loads(tensors, ranks, zero::stage::PosGP{}, Both{}, zero::Lion{}) == 0);
   }
 }
 

@@ -199,6 +199,38 @@ TEST_CASE("ranks of a model have parts that make up the whole") {
   }
 }
 
+TEST_CASE("of a frozen base there are its bytes, and adapters beside each matrix of a block") {
+  Transformer model{.layers = 2, .hidden = 24, .heads = 6, .vocab = 10, .sequence = 4};
+  std::uint64_t const all = parameters(model);
+  model.wide_vectors = true;
+  model.adapters = 3;
+  model.base_bits = 4.5;
+  CHECK(parameters(model) == all);
+  std::uint64_t bytes = 0;
+  std::uint64_t trained = 0;
+  for (zero::Tensor const& tensor : describe(model)) {
+    CAPTURE(tensor.name);
+    bool const matrix = tensor.shape.size() > 1;
+    bool const adapter = tensor.name.ends_with(".down") || tensor.name.ends_with(".up");
+    CHECK(tensor.frozen == !adapter);
+    if (tensor.dtype == zero::DType::u8) {
+      bytes += zero::element_count(tensor);
+    } else {
+      CHECK(tensor.dtype.has_value() == !matrix);
+    }
+    if (!tensor.frozen) trained += zero::element_count(tensor);
+  }
+  // Of 12 h² elements of a block, at 4.5 bits; and of 3 x (h in, 18 h out).
+  CHECK(bytes == 2 * 12 * 24 * 24 * 9 / 16);
+  CHECK(trained == 2 * 3 * (24 + 72 + 24 + 24 + 24 + 96 + 96 + 24));
+  Setup setup{.model = model};
+  setup.policies.stage = "pos+g+p";
+  setup.ranks = 4;
+  zero::Plan const plan = plan_device(setup).optimizer;
+  CHECK(plan.trained_elements == trained);
+  CHECK(plan.kind_elements.size() == plan.types.size());
+}
+
 TEST_CASE("a size gets the width of the trained model that is nearest") {
   struct Case {
     double wanted;

@@ -124,6 +124,28 @@ class Plans(ProgramTest):
                              int(7524037632 * formula))
         self.assertIn("7,524,037,632 parameters", document["head"][0])
 
+    def test_a_base_of_few_bits_beside_adapters(self):
+        asked = ["--params", "70B", "--sequence", "2048", "--ranks", "8", "--adapters", "16"]
+        coded = answer("memory", *asked, "--base-bits", "4.5")
+        rows = by("role", coded["bytes"])
+        # All parameters but the embedding are in blocks: 4.5 bits of each, on one of 8 ranks.
+        self.assertAlmostEqual(rows["parameters"]["pos+g+p"] / (70e9 * 4.5 / 8 / 8), 1, delta=0.05)
+        self.assertAlmostEqual(rows["parameters"]["pos+g"] / (70e9 * 4.5 / 8), 1, delta=0.05)
+        self.assertLess(rows["state"]["replicated"], 70e9 * 8 / 100)
+        self.assertIn("frozen beside adapters of rank 16", coded["head"][0])
+        half = by("role", answer("memory", *asked)["bytes"])
+        self.assertAlmostEqual(half["parameters"]["pos+g+p"] / (70e9 * 2 / 8), 1, delta=0.05)
+        self.refused("--adapters", "memory", "--base-bits", "4")
+
+    def test_wide_norms_change_little(self):
+        def rows(*more):
+            return by("role", answer("memory", "--params", "7.5e9", "--ranks", "64", *more)["bytes"])
+
+        plain, wide = rows(), rows("--wide-vectors")
+        for stage in STAGES:
+            self.assertNotEqual(wide["total"][stage], plain["total"][stage])
+            self.assertAlmostEqual(wide["total"][stage] / plain["total"][stage], 1, delta=1e-3)
+
     def test_options_reach_the_plan(self):
         def total(*more, role="total", stage="pos+g+p"):
             rows = by("role", answer("memory", *small(*more))["bytes"])

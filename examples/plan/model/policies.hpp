@@ -11,6 +11,7 @@
 #include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/choice.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
+#include "zero/precision/by_tensor.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
@@ -22,6 +23,7 @@
 #include "zero/rule/rmsprop.hpp"
 #include "zero/rule/sgd.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -105,7 +107,7 @@ template <class First, class... T, class Visit>
 /// library owns. Local; no communicator is needed, and no element is ever there.
 /// @param names     the policies
 /// @param options   ranks, and micro-steps in a step
-/// @param tensors   the model, or a rank's part of it
+/// @param tensors   the model, or a rank's part of it; trained ones of 32 bits are of `Fp32`
 /// @param bucket    bytes that travel together
 /// @param prefetch  units gathered ahead
 /// @throws Error (invalid_argument) for a name that no policy has, and as `plan`
@@ -116,23 +118,31 @@ template <class First, class... T, class Visit>
                                   Bucket const& bucket = {},
                                   Prefetch const& prefetch = {}) {
   using namespace detail;
+  bool const wide = std::any_of(tensors.begin(), tensors.end(), [](Tensor const& tensor) {
+    return !tensor.frozen && tensor.dtype == DType::f32;
+  });
   return visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
     return visit_named(Precisions{}, "precision", names.precision, [&](auto precision) {
       return visit_named(Rules{}, "rule", names.rule, [&](auto rule) {
         return visit_named(
             Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
               using Rule = typename decltype(rule)::type;
-              using Choice = zero::detail::Choice<Self,
-                                                  typename decltype(stage)::type,
-                                                  typename decltype(precision)::type,
-                                                  Rule,
-                                                  typename decltype(accumulation)::type>;
-              return zero::detail::plan_of(Choice::facts,
-                                           zero::detail::rule_calls<Rule>,
-                                           options,
-                                           tensors,
-                                           bucket,
-                                           prefetch);
+              using P = typename decltype(precision)::type;
+              auto const facts = [&]<class Held>(std::type_identity<Held>) {
+                return zero::detail::Choice<Self,
+                                            typename decltype(stage)::type,
+                                            Held,
+                                            Rule,
+                                            typename decltype(accumulation)::type>::facts;
+              };
+              using Both = std::conditional_t<std::is_same_v<P, Fp32>, P, ByTensor<P, Fp32>>;
+              return zero::detail::plan_of(
+                  wide ? facts(std::type_identity<Both>()) : facts(std::type_identity<P>()),
+                  zero::detail::rule_calls<Rule>,
+                  options,
+                  tensors,
+                  bucket,
+                  prefetch);
             });
       });
     });

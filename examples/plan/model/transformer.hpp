@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/bytes.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/tensor.hpp"
 
@@ -35,6 +36,12 @@ struct Transformer {
   std::size_t positions = 0;      ///< of them; 0: `sequence`
   bool tied = true;               ///< is the head the embedding?
   bool dropout = true;            ///< are masks kept for the backward pass?
+  bool wide_vectors = false;      ///< are norms and biases of 32 bits?
+  /// Rank of adapters (LoRA) beside the matrices of blocks: they alone are trained. 0: all is.
+  std::size_t adapters = 0;
+  /// Of an element of these matrices, its part of scales included, in a code that the library does
+  /// not know; 0: they are as all others.
+  double base_bits = 0.;
   friend bool operator==(Transformer const&, Transformer const&) = default;
 
   /// Of all queries.
@@ -93,15 +100,39 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
   std::size_t const first = model.gated ? checked_mul(2, wide) : wide;
   bool const divided = parts > 1;
   std::vector<Tensor> all;
-  auto const add =
-      [&all](std::string name, std::vector<std::size_t> shape, int unit, bool partitioned) {
-        float const decay = shape.size() > 1 ? 1.f : 0.f;
-        all.push_back({.name = std::move(name),
-                       .shape = std::move(shape),
-                       .unit = unit,
-                       .weight_decay = decay,
-                       .partitioned = partitioned});
-      };
+  auto const add = [&](std::string name,
+                       std::vector<std::size_t> shape,
+                       int unit,
+                       bool partitioned,
+                       bool adapted = false) {
+    bool const matrix = shape.size() > 1;
+    Tensor tensor{.name = std::move(name),
+                  .shape = std::move(shape),
+                  .unit = unit,
+                  .weight_decay = matrix ? 1. : 0.,
+                  .frozen = model.adapters > 0,
+                  .partitioned = partitioned};
+    if (model.wide_vectors && !matrix) tensor.dtype = DType::f32;
+    std::size_t const out = tensor.shape.front();
+    std::size_t const in = tensor.shape.back();
+    if (adapted && tensor.frozen && model.base_bits > 0.) {
+      double const bits = model.base_bits * static_cast<double>(checked_mul(out, in));
+      tensor.shape = {static_cast<std::size_t>(std::ceil(bits / 8.))};
+      tensor.dtype = DType::u8;
+    }
+    all.push_back(tensor);
+    if (!adapted || !tensor.frozen) return;
+    // A matrix is divided along one side, and so is the adapter that has this side.
+    bool const columns = partitioned && in == h;
+    all.push_back({.name = tensor.name + ".down",
+                   .shape = {model.adapters, in},
+                   .unit = unit,
+                   .partitioned = partitioned && !columns});
+    all.push_back({.name = tensor.name + ".up",
+                   .shape = {out, model.adapters},
+                   .unit = unit,
+                   .partitioned = columns});
+  };
   auto const add_bias = [&](std::string name, std::size_t size, int unit, bool partitioned) {
     if (model.biases) add(std::move(name), {size}, unit, partitioned);
   };
@@ -114,15 +145,15 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
     int const unit = layer + 1;
     add(block + "ln1.g", {h}, unit, false);
     add_bias(block + "ln1.b", h, unit, false);
-    add(block + "qkv.w", {all_three, h}, unit, divided);
+    add(block + "qkv.w", {all_three, h}, unit, divided, true);
     add_bias(block + "qkv.b", all_three, unit, divided);
-    add(block + "proj.w", {h, queries}, unit, divided);
+    add(block + "proj.w", {h, queries}, unit, divided, true);
     add_bias(block + "proj.b", h, unit, false);
     add(block + "ln2.g", {h}, unit, false);
     add_bias(block + "ln2.b", h, unit, false);
-    add(block + "fc.w", {first, h}, unit, divided);
+    add(block + "fc.w", {first, h}, unit, divided, true);
     add_bias(block + "fc.b", first, unit, divided);
-    add(block + "fc_proj.w", {h, wide}, unit, divided);
+    add(block + "fc_proj.w", {h, wide}, unit, divided, true);
     add_bias(block + "fc_proj.b", h, unit, false);
   }
   int const head = model.layers + 1;
@@ -133,9 +164,10 @@ inline void require_sizes(Transformer const& model, int model_parallel) {
   return all;
 }
 
-/// Elements that are trained, tied ones once.
-[[nodiscard]] inline std::uint64_t parameters(Transformer const& model) {
+/// Elements of the model, adapters apart, tied ones once.
+[[nodiscard]] inline std::uint64_t parameters(Transformer model) {
   std::uint64_t sum = 0;
+  model.adapters = 0;
   for (Tensor const& tensor : describe(model)) {
     if (tensor.tied_to.empty()) sum = checked_add(sum, element_count(tensor));
   }

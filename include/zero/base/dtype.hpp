@@ -5,6 +5,8 @@
 #include "zero/base/config.hpp"
 #include "zero/base/float16.hpp"
 
+#include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -14,6 +16,52 @@ namespace zero::inline ZERO_SHARED_NAMESPACE {
 
 /// Run-time name of an element type, as communicators and fingerprints see it.
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+/// What model files call the elements of a tensor that is opaque here: a type of the safetensors
+/// format, such as "F8_E4M3".
+class FileDType {
+ public:
+  /// None: what is held says what it is called.
+  constexpr FileDType() noexcept = default;
+  /// @param name  in the format's spelling
+  template <std::convertible_to<std::string_view> Name>
+  constexpr FileDType(Name const& name) noexcept {
+    while (known() && all[number_].name != std::string_view(name)) ++number_;
+  }
+
+  /// Is it none, or one of the format's?
+  [[nodiscard]] constexpr bool known() const noexcept { return number_ < all.size(); }
+  /// As the format spells it; empty for none.
+  [[nodiscard]] constexpr std::string_view name() const noexcept {
+    return known() ? all[number_].name : std::string_view();
+  }
+  /// Of one element; 0 for none.
+  [[nodiscard]] constexpr std::size_t bytes() const noexcept {
+    return known() ? all[number_].bytes : 0;
+  }
+  /// The same name.
+  friend constexpr bool operator==(FileDType const&, FileDType const&) noexcept = default;
+
+ private:
+  struct Known {
+    std::string_view name;
+    std::size_t bytes;
+  };
+  static constexpr std::array<Known, 12> all{{{"", 0},
+                                              {"U8", 1},
+                                              {"I8", 1},
+                                              {"BOOL", 1},
+                                              {"F8_E4M3", 1},
+                                              {"F8_E5M2", 1},
+                                              {"I16", 2},
+                                              {"U16", 2},
+                                              {"I32", 4},
+                                              {"U32", 4},
+                                              {"I64", 8},
+                                              {"U64", 8}}};
+
+  std::uint8_t number_ = 0;
+};
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE
 

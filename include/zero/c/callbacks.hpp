@@ -17,14 +17,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::c {
 
+/// What a function writes of that type.
+template <class Value>
+inline constexpr zero::detail::Content content_of =
+    std::is_same_v<Value, std::uint8_t> ? zero::detail::Content::bytes
+                                        : zero::detail::Content::numbers;
+
 /// Writes the values of tensors.
-/// @tparam Value  that it writes: float or double
+/// @tparam Value  that it writes: float or double, or bytes of opaque tensors
 template <class Value>
 class FillFunction {
  public:
@@ -41,7 +48,8 @@ class FillFunction {
   }
   /// Calls it.
   void operator()(Tensor const& tensor, std::size_t first, zero::detail::Elements values) {
-    bool const same = parts_->kernels.types().value() == dtype_of<Value>;
+    constexpr bool opaque = content_of<Value> == zero::detail::Content::bytes;
+    bool const same = opaque || parts_->kernels.types().value() == dtype_of<Value>;
     if (!same) values_.resize(values.count);
     std::int32_t const code = fill_(static_cast<std::int32_t>(&tensor - parts_->described.data()),
                                     static_cast<std::int64_t>(first),
@@ -52,13 +60,15 @@ class FillFunction {
       fail_with(ZERO_CALLBACK,
                 {"zero: callback: fill returned ", code, " for '", tensor.name, "'"});
     }
-    if (same) return;
-    zero::detail::fit(*parts_,
-                      parts_->overflow,
-                      dtype_of<Value>,
-                      {&tensor, first, values.count, values_.data(), {}});
-    using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
-    kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
+    if constexpr (!opaque) {
+      if (same) return;
+      zero::detail::fit(*parts_,
+                        parts_->overflow,
+                        dtype_of<Value>,
+                        {&tensor, first, values.count, values_.data(), {}});
+      using Other = std::conditional_t<std::is_same_v<Value, float>, double, float>;
+      kernel::convert(static_cast<Other*>(values.first), values_.data(), values.count);
+    }
   }
 
  private:
@@ -75,16 +85,16 @@ class VisitFunction {
   /// @param user   passed to it
   /// @param name   what messages call it
   /// @param model  whose tensors these are
-  /// @param types  which arrays there are
+  /// @param types  of each storage kind: which arrays there are. Constants, or the optimizer's
   /// @throws Error (invalid_argument) if there is none
   VisitFunction(zero_visit visit,
                 void* user,
                 char const* name,
                 std::vector<Tensor> const& model,
-                StorageTypes const& types)
+                std::span<StorageTypes const> types)
       : visit_(visit), user_(user), name_(name), model_(&model), types_(types) {
     if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
-    for (ArrayForm const& form : types.arrays) arrays_.emplace_back(form.name);
+    for (ArrayForm const& form : types.front().arrays) arrays_.emplace_back(form.name);
   }
   /// Calls it for each array.
   void operator()(zero::detail::OwnedRun const& run) const {
@@ -97,7 +107,7 @@ class VisitFunction {
           .number = static_cast<std::int32_t>(a),
           .first = static_cast<std::int64_t>(run.first),
           .count = static_cast<std::int64_t>(run.count),
-          .element_bytes = static_cast<std::int64_t>(size_of(types_.arrays[a].dtype)),
+          .element_bytes = static_cast<std::int64_t>(size_of(types_[run.kind].arrays[a].dtype)),
           .data = a == 0 ? run.master : run.states[a - 1]};
       std::int32_t const code = visit_(&owned, user_);
       if (code == 0) continue;
@@ -111,7 +121,7 @@ class VisitFunction {
   void* user_;
   char const* name_;
   std::vector<Tensor> const* model_;
-  StorageTypes types_;
+  std::span<StorageTypes const> types_;
   std::vector<std::string> arrays_{};  ///< their names, as C has them
 };
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
 #include "zero/c/c_policies.hpp"
 #include "zero/c/entry.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/concepts/policies.hpp"
+#include "zero/layout/storage_types.hpp"
 
 #include <cstdint>
 #include <string>
@@ -125,5 +127,62 @@ class Definition {
       ZERO_NOT_DEFINED,
       {"zero: not defined: ", missing, "; add it to ZERO_C_DEFINE, which has ", has.substr(2)});
 }
+
+/// What a trainer has chosen: an entry, and the precisions that are listed beside its own.
+class ChosenOptimizer : public OptimizerEntry {
+ public:
+  /// @throws CodedError (ZERO_NOT_DEFINED) as `entry_of`; Error (invalid_argument) for precisions
+  ///   that cannot be in one list
+  explicit ChosenOptimizer(zero_options const& options)
+      : OptimizerEntry(entry_of(choice_of(options))), tables_{kernels} {
+    if (options.others < 0 || options.others > ZERO_MAX_OTHERS) {
+      fail(ErrorKind::invalid_argument,
+           {"options list ", options.others, " other precisions; at most ", ZERO_MAX_OTHERS});
+    }
+    if (options.others == 0) return;
+    types_.assign(policies.types.begin(), policies.types.end());
+    names_ = policies.precision;
+    for (std::int32_t i = 0; i < options.others; ++i) {
+      PolicyNumbers wanted = choice;
+      wanted.numbers[static_cast<int>(PolicySlot::precision)] = options.other_precisions[i];
+      add(entry_of(wanted));
+    }
+    policies.types = types_;
+    policies.precision = names_;
+  }
+  ChosenOptimizer(ChosenOptimizer const&) = delete;
+  ChosenOptimizer& operator=(ChosenOptimizer const&) = delete;
+
+  /// Kernels of each precision.
+  [[nodiscard]] zero::detail::KernelCalls const* const* tables() const noexcept {
+    return tables_.data();
+  }
+
+ private:
+  // As ByTensor has it for types.
+  void add(OptimizerEntry const& other) {
+    StorageTypes const& types = other.policies.types.front();
+    auto const refuse = [&](Message const& why) {
+      fail(ErrorKind::invalid_argument, {"precision ", other.policies.precision, " ", why});
+    };
+    for (StorageTypes const& each : types_) {
+      if (each.parameter != types.parameter) continue;
+      refuse({"has parameters of ", name(types.parameter), ", as another that options list"});
+    }
+    if (other.kernels->in_double != kernels->in_double || types.value() != types_.front().value()) {
+      refuse({"does not compute in the type that ", policies.precision, " computes in"});
+    }
+    if (other.loss_scale != nullptr && loss_scale == nullptr) {
+      refuse("has a loss scale, which is that of all gradients: list it first");
+    }
+    tables_.push_back(other.kernels);
+    types_.push_back(types);
+    names_ += Message({", ", other.policies.precision}).text();
+  }
+
+  std::vector<zero::detail::KernelCalls const*> tables_;
+  std::vector<StorageTypes> types_{};  ///< of several
+  std::string names_{};                ///< likewise
+};
 
 }  // namespace zero::inline ZERO_NAMESPACE::c

@@ -33,7 +33,7 @@ namespace zero::inline ZERO_NAMESPACE::c {
 template <class Value>
 void load(COptimizer& optimizer, typename FillFunction<Value>::Fill fill, void* user) {
   FillFunction<Value> filling(fill, user, zero::detail::EngineAccess::engine(optimizer).parts());
-  optimizer.load(zero::detail::ValueSource(filling));
+  optimizer.load(content_of<Value>, zero::detail::ValueSource(filling));
 }
 /// `zero_broadcast_from` and its like.
 template <class Value>
@@ -42,7 +42,7 @@ void broadcast_from(COptimizer& optimizer,
                     void* user,
                     std::int32_t root) {
   FillFunction<Value> filling(fill, user, zero::detail::EngineAccess::engine(optimizer).parts());
-  optimizer.broadcast(zero::detail::ValueSource(filling), root);
+  optimizer.broadcast(content_of<Value>, zero::detail::ValueSource(filling), root);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::c
@@ -136,10 +136,8 @@ int32_t zero_create(zero_comm* comm,
     c::require(optimizer, "optimizer");
     *optimizer = nullptr;
     zero_options const from = c::options_from(options);
-    c::OptimizerEntry const entry = c::entry_of(c::choice_of(from));
     auto made = std::make_shared<c::OptimizerObject>(c::OptimizerObject{
-        &open,
-        std::make_shared<c::COptimizer>(*open.rank, entry, c::tensors_of(tensors, count), from)});
+        &open, std::make_shared<c::COptimizer>(*open.rank, c::tensors_of(tensors, count), from)});
     *optimizer = static_cast<zero_optimizer*>(open.own(std::move(made)));
   });
 }
@@ -183,7 +181,7 @@ int32_t zero_plan_ahead(zero_options const* options,
     c::require_struct(plan, "zero_plan");
     PlanOptions const asked{.world_size = ranks,
                             .micro_steps = c::unsigned_of(micro_steps, "micro_steps")};
-    c::OptimizerEntry const entry = c::entry_of(c::choice_of(from));
+    c::ChosenOptimizer const entry(from);
     c::write(*plan,
              zero::detail::plan_of(entry.policies,
                                    *entry.rule.calls,
@@ -329,6 +327,12 @@ ZERO_C_CALL(zero_on_gradients_free,
             optimizer.on_gradients_free(function, user))
 
 ZERO_C_CALL(zero_load, (zero_fill fill, void* user), load<float>(optimizer, fill, user))
+ZERO_C_CALL(zero_load_bytes,
+            (zero_fill_bytes fill, void* user),
+            load<std::uint8_t>(optimizer, fill, user))
+ZERO_C_CALL(zero_broadcast_bytes_from,
+            (zero_fill_bytes fill, void* user, int32_t root),
+            broadcast_from<std::uint8_t>(optimizer, fill, user, root))
 ZERO_C_CALL(zero_load_double,
             (zero_fill_double fill, void* user),
             load<double>(optimizer, fill, user))

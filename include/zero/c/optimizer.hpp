@@ -8,6 +8,7 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/c.h"
 #include "zero/c/callbacks.hpp"
+#include "zero/c/definition.hpp"
 #include "zero/c/entry.hpp"
 #include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
@@ -52,15 +53,11 @@ class COptimizer {
  public:
   /// Agrees with all ranks, and allocates.
   /// @param rank     outlives the optimizer
-  /// @param entry    what was chosen
   /// @param model    its tensors
-  /// @param options  numbers
-  COptimizer(AnyRank& rank,
-             OptimizerEntry const& entry,
-             std::vector<Tensor> model,
-             zero_options const& options)
-      : entry_(entry),
-        rule_(std::move(*entry.rule.made(options.rule, nullptr))),
+  /// @param options  what was chosen, and numbers
+  COptimizer(AnyRank& rank, std::vector<Tensor> model, zero_options const& options)
+      : entry_(options),
+        rule_(std::move(*entry_.rule.made(options.rule, nullptr))),
         engine_(setup(rank, options), std::move(model)),
         uses_(engine_.model().units.size()) {}
   COptimizer(COptimizer const&) = delete;
@@ -122,8 +119,12 @@ class COptimizer {
     engine_.on_gradients_free(zero::detail::FunctionRef<void(int)>(when_free_));
   }
 
-  void load(zero::detail::ValueSource fill) { engine_.load(fill); }
-  void broadcast(zero::detail::ValueSource fill, int root) { engine_.broadcast(fill, root); }
+  void load(zero::detail::Content content, zero::detail::ValueSource fill) {
+    engine_.load(content, fill);
+  }
+  void broadcast(zero::detail::Content content, zero::detail::ValueSource fill, int root) {
+    engine_.broadcast(content, fill, root);
+  }
   void broadcast(int root) {
     if (gathers()) {
       fail(ErrorKind::invalid_argument,
@@ -272,7 +273,7 @@ class COptimizer {
             .model = {},
             .space_calls = &zero::detail::space_calls<space::Host>,
             .space = &space_,
-            .kernels = &entry_.kernels,
+            .kernels = entry_.tables(),
             .rule_calls = entry_.rule.calls,
             .rule = rule_.get(),
             .allocator = rank.allocator(),
@@ -347,7 +348,7 @@ class COptimizer {
     return LentSpans(std::span<Elements const>(memory));
   }
 
-  OptimizerEntry entry_;
+  ChosenOptimizer entry_;
   zero::detail::RuleCopy rule_;  ///< that other hyper-parameters are given on top of
   LossScaleOptions loss_scale_{};
   space::Host space_{};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/c.h"
 #include "zero/concepts/overflow.hpp"
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -163,6 +165,15 @@ inline void require_all(std::size_t wanted,
   return {lent.data, static_cast<std::size_t>(lent.count)};
 }
 
+/// The type that a tensor says it has.
+[[nodiscard]] constexpr std::optional<DType> dtype_from(zero_tensor const& from) noexcept {
+  static_assert(ZERO_DTYPE_F32 - 1 == int(DType::f32) && ZERO_DTYPE_F64 - 1 == int(DType::f64) &&
+                ZERO_DTYPE_BF16 - 1 == int(DType::bf16) && ZERO_DTYPE_F16 - 1 == int(DType::f16) &&
+                ZERO_DTYPE_I32 - 1 == int(DType::i32) && ZERO_DTYPE_I64 - 1 == int(DType::i64) &&
+                ZERO_DTYPE_U8 - 1 == int(DType::u8));
+  if (from.dtype == ZERO_DTYPE_OF_PRECISION) return std::nullopt;
+  return static_cast<DType>(from.dtype - 1);
+}
 /// The model.
 /// @throws Error (invalid_argument) for structs that make no sense
 [[nodiscard]] inline std::vector<Tensor> tensors_of(zero_tensor const* tensors,
@@ -178,7 +189,10 @@ inline void require_all(std::size_t wanted,
       fail(ErrorKind::invalid_argument,
            {"tensor '", from.name, "' has ", from.dims, " dimensions; at most ", ZERO_MAX_DIMS});
     }
-    require_reserved(from.reserved, "zero_tensor");
+    if (from.dtype < 0 || from.dtype > ZERO_DTYPE_U8) {
+      fail(ErrorKind::invalid_argument,
+           {"tensor '", from.name, "' has the type ", from.dtype, ", which zero_dtype lacks"});
+    }
     constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED | ZERO_WHOLE;
     if ((from.flags & ~flags) != 0) {
       fail(ErrorKind::invalid_argument, {"tensor '", from.name, "' has unknown flags"});
@@ -186,6 +200,7 @@ inline void require_all(std::size_t wanted,
     Tensor tensor{.name = from.name,
                   .shape = {},
                   .unit = from.unit,
+                  .dtype = dtype_from(from),
                   .weight_decay = static_cast<double>(from.weight_decay),
                   .learning_rate = static_cast<double>(from.learning_rate),
                   .frozen = (from.flags & ZERO_FROZEN) != 0,

@@ -166,10 +166,12 @@ class CatalogBuilder {
       if (added) {
         at->second.about = tensor;
         at->second.rule = rule;
-        at->second.parameter = parameter;
+        at->second.parameter = tensor.dtype ? std::string(zero::name(*tensor.dtype)) : parameter;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
         problem = "has another shape than in a file before, or is frozen in one of them";
+      } else if (at->second.about.dtype != tensor.dtype) {
+        problem = "has another type than in a file before";
       } else if (at->second.about.steps != tensor.steps) {
         problem = "has another number of steps than in a file before";
       }
@@ -224,14 +226,15 @@ class CatalogBuilder {
       auto const found = parts_.find({static_cast<std::size_t>(saved.leader), tensor});
       if (found == parts_.end()) refuse("is of a tensor that is not described");
       auto const& [described, boxes, ends] = found->second;
-      if (!dtype || !is_real(*dtype) || entry.shape.size() != 1) {
+      std::string const array = entry.name.substr(first + 1, second - first - 1);
+      // Frozen tensors may be opaque.
+      if (!dtype || (is_integral(*dtype) && array != parameter_array) || entry.shape.size() != 1) {
         refuse("has a dtype or shape that runs do not have");
       }
       std::uint64_t const elements = ends.empty() ? 0 : ends.back();
       if (begin > elements || entry.shape[0] > elements - begin)
         refuse("reaches out of its tensor");
       if (entry.begin % size_of(*dtype) != 0) refuse("is not aligned");
-      std::string const array = entry.name.substr(first + 1, second - first - 1);
       auto const [at, added] = described->arrays.try_emplace(array, SavedArray{.dtype = *dtype});
       if (!added && at->second.dtype != *dtype) refuse("has another dtype than the runs before");
       // clang 14 captures no structured binding.
@@ -250,9 +253,6 @@ class CatalogBuilder {
             offset += count * size_of(*dtype);
           });
     }
-  }
-  [[nodiscard]] static bool is_real(DType type) noexcept {
-    return type == DType::f32 || type == DType::f64 || type == DType::bf16 || type == DType::f16;
   }
   static void sort(std::string const& tensor, std::string const& array, SavedArray& saved) {
     auto& runs = saved.runs;

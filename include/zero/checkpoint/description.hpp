@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/checkpoint/boxes.hpp"
 #include "zero/checkpoint/file.hpp"
@@ -34,6 +35,8 @@ struct SavedTensor {
   std::vector<std::uint64_t> shape{};  ///< of the whole tensor
   std::vector<Box> boxes{};            ///< which part of it the optimizer trained: all, unless said
   int unit = 0;                        ///< as the trainer described it
+  std::optional<DType> dtype{};        ///< of its parameters; none: as the optimizer's policies say
+  FileDType file_dtype{};              ///< as the trainer described it
   double weight_decay = 1.;            ///< its scale
   double learning_rate = 1.;           ///< its scale
   bool frozen = false;                 ///< held as parameters alone
@@ -79,6 +82,15 @@ inline constexpr std::string_view master_array = "master";
 /// The only array of a frozen tensor.
 inline constexpr std::string_view parameter_array = "parameter";
 
+/// The type of that name.
+[[nodiscard]] constexpr std::optional<DType> type_called(std::string_view called) noexcept {
+  for (DType const type :
+       {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
+    if (name(type) == called) return type;
+  }
+  return std::nullopt;
+}
+
 [[nodiscard]] inline nlohmann::json json_of(SavedOptimizer const& saved) {
   nlohmann::json tensors = nlohmann::json::array();
   for (SavedTensor const& tensor : saved.tensors) {
@@ -96,6 +108,8 @@ inline constexpr std::string_view parameter_array = "parameter";
                        {"frozen", tensor.frozen},
                        {"tied_to", tensor.tied_to},
                        {"steps", tensor.steps}});
+    if (tensor.dtype) tensors.back()["dtype"] = name(*tensor.dtype);
+    if (tensor.file_dtype != FileDType()) tensors.back()["file_dtype"] = tensor.file_dtype.name();
   }
   nlohmann::json json = {{"tensors", std::move(tensors)},
                          {"policies", saved.policies},
@@ -134,6 +148,12 @@ inline constexpr std::string_view parameter_array = "parameter";
                        .frozen = entry.flag("frozen"),
                        .tied_to = entry.text("tied_to"),
                        .steps = entry.steps("steps")};
+    bool const typed = entry.has("dtype");
+    if (typed) tensor.dtype = type_called(entry.text("dtype"));
+    if (entry.has("file_dtype")) tensor.file_dtype = entry.text("file_dtype");
+    if (typed != tensor.dtype.has_value() || !tensor.file_dtype.known()) {
+      refuse_file(file, {"has '", tensor.name, "' in a type that nobody knows"});
+    }
     for (nlohmann::json const& part : entry.list("boxes")) {
       Fields const box(file, part);
       tensor.boxes.push_back({.offset = box.counts("offset"), .extent = box.counts("extent")});
@@ -182,6 +202,8 @@ inline constexpr std::size_t most_axes = 64;
                       .layers = whole.stacked ? whole.shape.front() : 0,
                       .shape = {tensor.shape.begin(), tensor.shape.end()},
                       .unit = tensor.unit,
+                      .dtype = tensor.dtype,
+                      .file_dtype = tensor.file_dtype,
                       .weight_decay = tensor.weight_decay,
                       .learning_rate = tensor.learning_rate,
                       .frozen = tensor.frozen,

@@ -38,12 +38,13 @@ namespace zero::inline ZERO_NAMESPACE {
 /// Which of an optimizer's two copies of the weights a model file has.
 enum class ExportDType : std::uint8_t {
   parameter,  ///< what forward and backward read: fp16 or bf16 in mixed precision
-  master,     ///< what the update works on; frozen tensors are widened to its type
+  master,     ///< what the update works on; frozen tensors are widened to its type, if they are
+              ///< numbers
 };
 
 /// How a model is written.
 struct ExportOptions {
-  ExportDType dtype = ExportDType::parameter;  ///< type of all tensors
+  ExportDType dtype = ExportDType::parameter;  ///< type of each tensor
   /// Bytes of tensors in one file; more go into several, with an index. A tensor is never divided.
   std::uint64_t max_file_bytes = 5'000'000'000;
   /// Texts for the header. "format" is "pt" unless it is given: other tools ask for it.
@@ -78,20 +79,19 @@ struct ModelEntries {
 };
 
 /// @param tensors   ties are to those before
-/// @param dtype     of all
+/// @param types     of each
 /// @param metadata  the trainer's
 /// @param whose     what messages call the model
 /// @param kind      of errors
 /// @throws Error of that kind for layers that make no stacked tensor, too many ties, or metadata
 ///   that have the name of a tied tensor
 [[nodiscard]] inline ModelEntries model_entries(std::vector<SavedTensor> const& tensors,
-                                                DType dtype,
+                                                std::vector<DType> const& types,
                                                 std::map<std::string, std::string> const& metadata,
                                                 std::string const& whose,
                                                 ErrorKind kind) {
   ModelEntries model{.metadata = metadata};
   model.metadata.try_emplace("format", "pt");
-  std::string const spelling(safetensors::spelled(dtype));
   auto const whole_name = [](SavedTensor const& tensor) {
     return tensor.layers > 0 ? layer_name(tensor.name)->whole : std::string_view(tensor.name);
   };
@@ -114,6 +114,9 @@ struct ModelEntries {
     }
     sources[tensor.name] = name;
     place.entry = model.entries.size();
+    DType const type = types[model.places.size() - 1];
+    bool const called = is_integral(type) && tensor.file_dtype.bytes() == size_of(type);
+    std::string const spelling(called ? tensor.file_dtype.name() : safetensors::spelled(type));
     if (tensor.layers == 0) {
       model.entries.push_back({.name = tensor.name, .dtype = spelling, .shape = tensor.shape});
       continue;
@@ -141,22 +144,41 @@ struct ModelEntries {
   return model;
 }
 
+/// The type that each tensor has in a file.
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<DType> export_types(Parts const& parts,
+                                                                  ExportDType dtype);
+
 /// The runs of the model that this rank is to write: each element is one rank's.
 ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts,
                                                                     ExportDType dtype);
 
 #if ZERO_OPTIONAL_BODIES
 
+ZERO_OPTIONAL_BODY std::vector<DType> export_types(Parts const& parts, ExportDType dtype) {
+  DType const master = parts.policies.types.front().master();
+  std::vector<DType> types;
+  for (TensorPlace const& place : parts.partition.placement().places()) {
+    StorageTypes const& own = parts.types[place.kind];
+    bool const widened = place.frozen && !own.opaque() && size_of(own.parameter) < size_of(master);
+    types.push_back(dtype == ExportDType::parameter ? own.parameter
+                    : widened                       ? master
+                                                    : own.master());
+  }
+  return types;
+}
+
 ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype) {
   // Without masters of another type the parameters are what is updated.
-  bool const masters = dtype == ExportDType::master || !parts.policies.types.has_master();
+  auto const masters = [&](StorageTypes const& types) {
+    return dtype == ExportDType::master || !types.has_master();
+  };
   std::vector<ArrayRun> runs = array_runs(parts, true);
   std::erase_if(runs, [&](ArrayRun const& run) {
-    return run.array != parameter_array && !(masters && run.array == master_array);
+    bool const wanted = masters(parts.types[parts.partition.place(run.tensor).kind]);
+    return run.array != parameter_array && !(wanted && run.array == master_array);
   });
-  if (masters) return runs;
   parts.held.trained(Extent::owned, [&](HeldPiece const& piece) {
-    if (!parts.counts(piece.tensor())) return;
+    if (masters(piece.types()) || !parts.counts(piece.tensor())) return;
     ArrayRun run = run_of(piece, parameter_array, piece.parameter());
     run.masters = piece.master();
     append_run(runs, run);
@@ -166,21 +188,23 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType d
 
 #endif
 
-/// Writes runs piece by piece, in the type that the file has.
+/// Writes runs piece by piece, in the types that the file has.
 /// @param tensors  say which part of them this rank has
+/// @param types    of each tensor
 inline void write_runs(AnySpace const& space,
                        std::vector<ArrayRun> const& runs,
                        std::vector<SavedTensor> const& tensors,
                        std::vector<ModelEntries::EntryPosition> const& places,
-                       DType dtype,
+                       std::vector<DType> const& types,
                        Overflow overflow,
                        ModelWriter& writer,
                        LongWork& work) {
   constexpr std::uint64_t elements = std::uint64_t{1} << 18;
   std::vector<std::byte> fetched;
   std::vector<std::byte> converted;
-  std::size_t const width = size_of(dtype);
   for (ArrayRun const& run : runs) {
+    DType const dtype = types[run.tensor];
+    std::size_t const width = size_of(dtype);
     SavedTensor const& tensor = tensors[run.tensor];
     ModelEntries::EntryPosition const& place = places[run.tensor];
     Narrowed const narrowed{overflow, tensor.name};
@@ -240,8 +264,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
   parts.require_bound();
   engine.settle();
   RankWords const control(parts.groups.world(), parts.arena);
-  bool const masters = options.dtype == ExportDType::master;
-  DType const dtype = masters ? parts.policies.types.master() : parts.policies.types.parameter;
+  std::vector<DType> const types = export_types(parts, options.dtype);
 
   ModelLayout layout;
   std::vector<SavedTensor> tensors;
@@ -250,7 +273,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
     engine.require_values();
     tensors = described(parts, options.parts, engine.counters(), parts.divided());
     ModelEntries model =
-        model_entries(tensors, dtype, options.metadata, "the model", ErrorKind::invalid_argument);
+        model_entries(tensors, types, options.metadata, "the model", ErrorKind::invalid_argument);
     places = std::move(model.places);
     layout = lay_out_model(path, std::move(model.entries), model.metadata, options.max_file_bytes);
   });
@@ -277,7 +300,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
         return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
       });
       ModelWriter writer(files, layout);
-      write_runs(parts.space(), runs, tensors, places, dtype, options.overflow, writer, work);
+      write_runs(parts.space(), runs, tensors, places, types, options.overflow, writer, work);
       writer.end();
     });
   } catch (...) {

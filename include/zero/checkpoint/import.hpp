@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/base/hash.hpp"
@@ -89,6 +90,13 @@ struct ImportMatch {
                     " in the file",
                     there})
         .text();
+  }
+  if (here.dtype && is_integral(*here.dtype)) {
+    std::string_view const called = here.file_dtype.name();
+    if (called.empty() ? opaque_as(*here.dtype, entry.dtype) : entry.dtype == called) return {};
+    std::string_view const own = called.empty() ? name(*here.dtype) : called;
+    Message const why{" in the file", there, ", and ", own, " here"};
+    return Message({"'", here.name, "' is ", entry.dtype, why}).text();
   }
   if (readable_as(value, entry.dtype)) return {};
   Message const why{" in the file",
@@ -249,11 +257,12 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
     std::size_t const t = parts.slice_at(described, first);
     first -= static_cast<std::size_t>(parts.slices[t].first);
     auto const& sources = match.sources[t];
+    DType const type = parts.value_type(described);
     auto const read = [&](ImportSource const& source, void* to) {
-      reader.read(*source.tensor, source.first + first, value, to, out.count);
+      reader.read(*source.tensor, source.first + first, type, to, out.count);
     };
     read(sources[0], out.first);
-    other.resize(out.count * size_of(value));
+    other.resize(out.count * size_of(type));
     for (std::size_t i = 1; i < sources.size(); ++i) {
       read(sources[i], other.data());
       if (std::memcmp(other.data(), out.first, other.size()) == 0) continue;
@@ -274,7 +283,9 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   work.run([&] { load(parts, ValueSource(ask), options.overflow, &loaded, asked); });
   engine.end_load(loaded, false);
   // What keeps its values may have none.
-  if (match.report.missing.empty() && match.report.misfits.empty()) engine.values_are_set(true);
+  if (match.report.missing.empty() && match.report.misfits.empty()) {
+    engine.values_are_set(true);
+  }
   return std::move(match.report);
 }
 

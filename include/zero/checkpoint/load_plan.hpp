@@ -433,6 +433,18 @@ class LoadPlanner {
       return refuse(plan, {"'", own.name, "' has shape ", there});
     }
     std::string const array(values_of(saved));
+    bool const opaque = own.dtype && is_integral(*own.dtype);
+    auto const values = saved.arrays.find(array);
+    if (values != saved.arrays.end() && own.dtype != values->second.dtype &&
+        (opaque || is_integral(values->second.dtype))) {
+      Message const here{"'", own.name, "' has ", opaque ? name(*own.dtype) : "numbers"};
+      return refuse(plan, {here, " here and ", name(values->second.dtype)});
+    }
+    std::string_view const called = own.file_dtype.name();
+    std::string_view const before = saved.about.file_dtype.name();
+    if (called != before && !called.empty() && !before.empty()) {
+      return refuse(plan, {"'", own.name, "' is of ", called, " here and of ", before});
+    }
     return covers(saved, array, own) ||
            refuse(plan, {"'", own.name, "' does not have all elements of '", array, "'"});
   }

@@ -198,6 +198,12 @@ inline void sort_by_name(std::vector<StoredTensor>& tensors) {
          (value == DType::f64 && dtype == "F64");
 }
 
+/// Can a tensor of that type be one of opaque bytes, as they are?
+[[nodiscard]] constexpr bool opaque_as(DType value, std::string_view dtype) noexcept {
+  return is_integral(value) && !readable_as(DType::f64, dtype) &&
+         safetensors::element_bytes(dtype) == size_of(value);
+}
+
 /// Reads ranges of tensors, and nothing else. Keeps the file open that it read last.
 class ModelReader {
  public:
@@ -205,7 +211,8 @@ class ModelReader {
   /// @param model  what to read of
   ModelReader(FileOperations& files, StoredModel const& model) : files_(&files), model_(&model) {}
 
-  /// Elements [first, first + count) of a tensor, whose type is `readable_as` the wanted one.
+  /// Elements [first, first + count) of a tensor, whose type is `readable_as` the wanted one; or
+  /// bytes as they are, of a type as wide as that is.
   /// @throws Error (resource) for what cannot be read; (data) if the file has become shorter
   void read(
       StoredTensor const& tensor, std::uint64_t first, DType to, void* out, std::size_t count) {
@@ -215,7 +222,8 @@ class ModelReader {
       file_.emplace(*files_, model_->files[tensor.file], FileMode::read);
       open_ = tensor.file;
     }
-    DType const from = *safetensors::dtype_named(tensor.entry.dtype);
+    DType const own = safetensors::dtype_named(tensor.entry.dtype).value_or(to);
+    DType const from = is_integral(to) ? to : own;
     std::size_t const bytes = count * size_of(from);
     if (from != to) narrow_.resize(bytes);
     file_->read(

@@ -119,8 +119,9 @@ inline ExportReport export_checkpoint(std::string const& path,
     return found == arrays.end() ? nullptr : &found->second;
   };
   std::vector<SavedTensor> tensors;
+  std::vector<DType> types;  // of each in the file
   std::set<std::string_view> seen;
-  // The type of all tensors, frozen ones included: that of the optimizer.
+  // The type of tensors that say nothing, frozen ones included: that of the optimizer.
   std::optional<DType> type;
   for (SavedOptimizer const& optimizer : catalog.optimizers) {
     if (!masters) type = detail::saved_parameter_type(optimizer);
@@ -135,9 +136,19 @@ inline ExportReport export_checkpoint(std::string const& path,
       if (!type && values != nullptr && !tensor.frozen) type = values->dtype;
     }
   }
-  DType const to = type.value_or(DType::f32);
+  for (SavedTensor const& tensor : tensors) {
+    DType const usual = type.value_or(DType::f32);
+    SavedArray const* const values = values_of(tensor);
+    DType const saved = values != nullptr ? values->dtype : usual;
+    DType const own = masters ? saved : tensor.dtype.value_or(usual);
+    bool const widened =
+        masters && tensor.frozen && !is_integral(own) && size_of(own) < size_of(usual);
+    types.push_back(widened ? usual : own);
+    if (values == nullptr || is_integral(values->dtype) == is_integral(types.back())) continue;
+    fail(ErrorKind::data, {whose, " has '", tensor.name, "' in another type than it says"});
+  }
   detail::ModelEntries const model =
-      detail::model_entries(tensors, to, options.metadata, whose, ErrorKind::data);
+      detail::model_entries(tensors, types, options.metadata, whose, ErrorKind::data);
   detail::ModelLayout const layout =
       detail::lay_out_model(out, model.entries, model.metadata, options.max_file_bytes);
   try {
@@ -145,10 +156,12 @@ inline ExportReport export_checkpoint(std::string const& path,
     CheckpointReader reader(files, catalog);
     detail::ModelWriter writer(files, layout);
     constexpr std::uint64_t most = std::uint64_t{1} << 18;
-    std::vector<std::byte> elements(static_cast<std::size_t>(most) * size_of(to));
+    std::vector<std::byte> elements;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (!tensors[t].tied_to.empty()) continue;
       detail::ModelEntries::EntryPosition const& place = model.places[t];
+      DType const to = types[t];
+      elements.resize(static_cast<std::size_t>(most) * size_of(to));
       std::uint64_t const count = detail::volume(tensors[t].shape);
       for (std::uint64_t done = 0; done < count;) {
         auto const here = static_cast<std::size_t>((std::min)(most, count - done));

@@ -94,7 +94,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
 
 ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
   PolicyFacts const& policies = parts.policies;
-  StorageTypes const& types = policies.types;
+  StorageTypes const& types = policies.types.front();
   RuleCalls const& rule = parts.rules.calls();
   auto const fields_of = [&](void const* of) {
     nlohmann::json fields = nlohmann::json::object();
@@ -104,16 +104,22 @@ ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
   };
   nlohmann::json states = nlohmann::json::array();
   for (StateArray const& state : rule.states) states.push_back(state.name);
+  auto const types_of = [](StorageTypes const& each) -> nlohmann::json {
+    return {{"parameter", name(each.parameter)},
+            {"wire", name(each.wire)},
+            {"accumulate", name(each.accumulate)},
+            {"master", name(each.master())}};
+  };
+  nlohmann::json precision = types_of(types);
+  precision["name"] = policies.precision;
+  precision["state"] = name(policies.state);
+  for (StorageTypes const& other : policies.types.subspan(1)) {
+    precision["others"].push_back(types_of(other));
+  }
   nlohmann::json json = {
       {"stage", policies.stage},
       {"world_size", parts.comm().size()},
-      {"precision",
-       {{"name", policies.precision},
-        {"parameter", name(types.parameter)},
-        {"wire", name(types.wire)},
-        {"accumulate", name(types.accumulate)},
-        {"master", name(types.master())},
-        {"state", name(policies.state)}}},
+      {"precision", precision},
       {"rule",
        {{"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}}},
       {"accumulation", policies.accumulation},

@@ -273,8 +273,8 @@ class Restore {
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
     engine_->end_load(replaced_, all);
-    if (std::find(plan_.values.begin(), plan_.values.end(), false) == plan_.values.end()) {
-      engine_->values_are_set(false);
+    for (Content const content : {Content::numbers, Content::bytes}) {
+      if (replaced(content)) engine_->values_are_set(content, false);
     }
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
@@ -286,6 +286,14 @@ class Restore {
   }
 
  private:
+  /// Have all tensors of that content got values?
+  [[nodiscard]] bool replaced(Content content) const {
+    std::vector<bool> const those = parts_->tensors_of(content);
+    for (std::size_t t = 0; t < plan_.values.size(); ++t) {
+      if ((those.empty() || those[t]) && !plan_.values[t]) return false;
+    }
+    return true;
+  }
   /// Is each name one of an optimizer, and stays with it?
   void require_names() const {
     for (auto const& [there, here] : all_names_) {

@@ -92,12 +92,7 @@ inline constexpr std::size_t alignment = 64;
 /// that the format does not have.
 [[nodiscard]] constexpr std::size_t element_bytes(std::string_view spelling) noexcept {
   if (auto const type = dtype_named(spelling)) return size_of(*type);
-  for (std::string_view const one : {"I8", "BOOL", "F8_E4M3", "F8_E5M2"}) {
-    if (spelling == one) return 1;
-  }
-  if (spelling == "I16" || spelling == "U16") return 2;
-  if (spelling == "U32") return 4;
-  return spelling == "U64" ? 8 : 0;
+  return FileDType(spelling).bytes();
 }
 
 /// The text's length, as the first `length_bytes` bytes of a file say.

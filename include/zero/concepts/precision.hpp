@@ -74,6 +74,15 @@ using RuleReal = std::conditional_t<std::same_as<typename P::Master, double> ||
                                     double,
                                     float>;
 
+namespace detail {
+
+/// What a reduced gradient is of.
+/// @tparam sums  as of `RuleReal`
+template <class P, bool sums>
+using ReducedGradient = std::conditional_t<sums, typename P::Accumulate, typename P::Wire>;
+
+}  // namespace detail
+
 /// True if the update keeps a wider copy of the parameters beside the ones the model reads.
 template <Precision P>
 inline constexpr bool has_master = !std::same_as<typename P::Master, typename P::Parameter>;

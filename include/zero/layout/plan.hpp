@@ -71,7 +71,7 @@ struct Plan {
   std::uint64_t frozen_elements = 0;          ///< that nothing updates, but for whole tensors
   std::uint64_t frozen_padding_elements = 0;  ///< of one full-size array of them
   std::uint64_t whole_elements = 0;           ///< of whole tensors, padding included
-  std::uint64_t asked_bucket_bytes = 0;       ///< of a bucket, in the wire's dtype
+  std::uint64_t asked_bucket_bytes = 0;       ///< of a bucket, in the widest wire's dtype
   /// Of the largest bucket: more than was asked for where even the smallest is, 512 elements for
   /// each rank; less for a model that is smaller.
   std::uint64_t bucket_bytes = 0;
@@ -82,15 +82,16 @@ struct Plan {
   std::uint64_t micro_steps = 1;    ///< forward and backward passes that `traffic` counts
   StorageChoice storage{};          ///< what `memory` follows from
   KindTypes types{};                ///< in which tensors are held, by storage kind
-  MemoryBytes memory{};             ///< held from construction on
+  std::vector<std::uint64_t> kind_elements{};   ///< of one full-size array of each, with padding
+  MemoryBytes memory{};                         ///< held from construction on
   std::vector<StateArrayBytes> state_arrays{};  ///< one by one; their sum is `Role::state`
   TrafficElements traffic{};                    ///< elements sent, padding included
   TrafficBytes sent{};                          ///< the same in bytes
   PlanNames names{};                            ///< what the policies call themselves
 };
 
-/// The plan for a partition; `types` are those by the numbers that the partition was given for
-/// tensors. Pure arithmetic: allocates nothing but the plan itself.
+/// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
+/// @param types  those of the partition's kinds
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
 ZERO_APART [[nodiscard]] Plan make_plan(Partition const& partition,
                                         StorageChoice const& storage,
@@ -145,7 +146,7 @@ ZERO_BODY Plan make_plan(Partition const& partition,
                          std::uint64_t micro_steps) {
   if (micro_steps == 0) fail(ErrorKind::invalid_argument, "a step has at least 1 micro-step");
   Plan plan;
-  plan.types = kind_types(partition.placement(), types);
+  plan.types = types;
   StorageElements const elements = storage_elements(partition, storage, plan.types);
   plan.world_size = partition.world_size();
   plan.trained_elements = partition.placement().trainable_elements();
@@ -154,8 +155,6 @@ ZERO_BODY Plan make_plan(Partition const& partition,
     TensorPlace const& place = partition.place(t);
     if (place.frozen && !kinds[place.kind].whole) plan.frozen_elements += place.count;
   }
-  plan.asked_bucket_bytes =
-      checked_mul(partition.asked_bucket_elements(), size_of(types.front().wire));
   plan.micro_steps = micro_steps;
   plan.storage = storage;
   plan.memory = memory_bytes(elements, plan.types);
@@ -178,17 +177,20 @@ ZERO_BODY Plan make_plan(Partition const& partition,
   auto const add = [](std::uint64_t& sum, std::uint64_t more) { sum = checked_add(sum, more); };
   for (std::size_t k = 0; k < plan.types.size(); ++k) {
     StorageTypes const& kind = plan.types[k];
+    plan.kind_elements.push_back(partition.padded_elements(k));
     std::uint64_t const wire = size_of(kind.wire);
     std::uint64_t const parameter = size_of(kind.parameter);
     TrafficElements const traffic = traffic_elements(partition, storage, micro_steps, k);
     if (kind.frozen()) {
       add(kinds[k].whole ? plan.whole_elements : plan.frozen_padding_elements,
-          partition.padded_elements(k));
+          plan.kind_elements[k]);
       add(plan.traffic.frozen, traffic.frozen);
       add(plan.sent.frozen, checked_mul(traffic.frozen, parameter));
       continue;
     }
-    add(plan.padding_elements, partition.padded_elements(k));
+    add(plan.padding_elements, plan.kind_elements[k]);
+    plan.asked_bucket_bytes =
+        (std::max)(plan.asked_bucket_bytes, checked_mul(partition.asked_bucket_elements(), wire));
     plan.bucket_bytes =
         (std::max)(plan.bucket_bytes, checked_mul(partition.largest_bucket(k), wire));
     for (ArrayForm const& state : kind.states()) {
@@ -287,48 +289,69 @@ ZERO_BODY std::string TextTable::text() const {
   return result;
 }
 
-/// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared.
-ZERO_APART [[nodiscard]] std::string array_formula(std::uint64_t width, bool sharded) {
-  return std::to_string(width) + (sharded ? "Ψ/N" : "Ψ");
+/// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared; where trained tensors
+/// differ in that, of those of each type.
+template <class Width>
+[[nodiscard]] std::string array_formula(Plan const& plan, bool sharded, Width const& width) {
+  std::string formula;
+  bool const alike = std::all_of(plan.types.begin(), plan.types.end(), [&](auto const& kind) {
+    return kind.frozen() || width(kind) == width(plan.types.front());
+  });
+  for (StorageTypes const& kind : plan.types) {
+    std::uint64_t const bytes = kind.frozen() ? 0 : width(kind);
+    if (bytes == 0) continue;
+    formula += (formula.empty() ? "" : " + ") + std::to_string(bytes) + "Ψ";
+    if (!alike) formula += "_" + std::string(name(kind.parameter));
+    if (sharded) formula += "/N";
+    if (alike) break;
+  }
+  return formula;
 }
 
 ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
-  StorageTypes const& types = plan.types.front();
-  std::uint64_t const wire = size_of(types.wire);
+  auto const wire = [](StorageTypes const& kind) { return size_of(kind.wire); };
+  auto const sum = [](StorageTypes const& kind) { return size_of(kind.accumulate); };
   StorageForm const form = storage_form(plan.storage);
   std::string formula;
-  if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(wire, false);
+  if (form.gradients == StorageForm::Gradients::whole) formula = array_formula(plan, false, wire);
   bool const sums = form.reduced == StorageForm::Reduced::sums;
   if (sums || form.reduced == StorageForm::Reduced::own) {
     formula += (formula.empty() ? "" : " + ") +
-               array_formula(sums ? size_of(types.accumulate) : wire, true);
+               (sums ? array_formula(plan, true, sum) : array_formula(plan, true, wire));
   }
   bool const lent = form.gradients == StorageForm::Gradients::lent;
   return lent ? formula + ", full ones lent by the trainer" : formula;
 }
 
-ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
-  StorageTypes const& types = plan.types.front();
-  std::uint64_t const parameter = size_of(types.parameter);
+ZERO_APART [[nodiscard]] std::string parameters_formula(Plan const& plan) {
   StorageForm const form = storage_form(plan.storage);
-  bool const sharded = form.update == StorageForm::Update::share;
-  // Of several kinds that are trained there is no formula.
-  if (plan.types.size() > 1 && !plan.types[1].frozen()) return "";
+  if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";
+  bool const share = form.parameters == StorageForm::Parameters::share;
+  auto const own = [](StorageTypes const& kind) { return size_of(kind.parameter); };
+  std::string formula = array_formula(plan, share, own);
+  if (plan.frozen_elements + plan.whole_elements == 0) return formula;
+  std::uint64_t const width = own(plan.types.back());
+  for (StorageTypes const& kind : plan.types) {
+    if (!kind.frozen() || own(kind) == width) continue;
+    return formula + " + frozen tensors by their types";
+  }
+  std::string const more = " + " + std::to_string(width);
+  if (plan.frozen_elements > 0) formula += more + "Ψ_frozen" + (share ? "/N" : "");
+  if (plan.whole_elements > 0) formula += more + " per whole element";
+  return formula;
+}
+
+ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
+  bool const sharded = storage_form(plan.storage).update == StorageForm::Update::share;
   switch (role) {
-    case Role::parameters: {
-      if (form.parameters == StorageForm::Parameters::lent) return "lent by the trainer";
-      bool const share = form.parameters == StorageForm::Parameters::share;
-      std::string formula = array_formula(parameter, share);
-      std::string const more = " + " + std::to_string(parameter);
-      if (plan.frozen_elements > 0) formula += more + "Ψ_frozen" + (share ? "/N" : "");
-      if (plan.whole_elements > 0) formula += more + " per whole element";
-      return formula;
-    }
+    case Role::parameters: return parameters_formula(plan);
     case Role::gradients: return gradients_formula(plan);
     case Role::master:
-      return types.has_master() ? array_formula(types.master_bytes(), sharded) : "";
+      return array_formula(
+          plan, sharded, [](StorageTypes const& kind) { return kind.master_bytes(); });
     case Role::state:
-      return types.states().empty() ? "" : array_formula(types.state_bytes(), sharded);
+      return array_formula(
+          plan, sharded, [](StorageTypes const& kind) { return kind.state_bytes(); });
     case Role::gradient_pool: return "the largest units under way, all tied ones";
     case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
     case Role::staging: return "buckets";
@@ -343,6 +366,7 @@ ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
 
 ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
   std::uint64_t const total = plan.memory.total();
+  bool const sharded = storage_form(plan.storage).update == StorageForm::Update::share;
   TextTable table;
   auto const add = [&](std::string name, std::uint64_t bytes, std::string remark) {
     table.add(std::move(name),
@@ -357,8 +381,13 @@ ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
     for (StateArrayBytes const& array : plan.state_arrays) {
       add("  " + array.name,
           array.bytes,
-          array_formula(size_of(array.dtype),
-                        storage_form(plan.storage).update == StorageForm::Update::share));
+          array_formula(plan, sharded, [&](StorageTypes const& kind) {
+            for (ArrayForm const& state : kind.states()) {
+              if (state.name == array.name && state.dtype == array.dtype)
+                return size_of(state.dtype);
+            }
+            return std::size_t{0};
+          }));
     }
   }
   add("total", total, "");
@@ -412,10 +441,25 @@ ZERO_BODY std::string to_string(Plan const& plan) {
            " elements: " + detail::with_commas(own) + what + detail::with_commas(padding) +
            " padding (" + detail::percentage(padding, own + padding) + ")";
   };
+  // Where types differ, how many elements each has.
+  auto const types = [&](bool frozen) {
+    std::string all;
+    std::string_view first;
+    bool differ = false;
+    for (std::size_t k = 0; k < plan.types.size(); ++k) {
+      if (plan.types[k].frozen() != frozen || plan.kind_elements[k] == 0) continue;
+      std::string_view const type = name(plan.types[k].parameter);
+      differ = differ || (!first.empty() && type != first);
+      first = type;
+      all += (all.empty() ? "; " : ", ") + detail::with_commas(plan.kind_elements[k]) + " of " +
+             std::string(type);
+    }
+    return differ ? all : "";
+  };
   std::string text = "plan: stage " + plan.names.stage + ", precision " + plan.names.precision +
                      ", rule " + plan.names.rule + ", accumulation " + plan.names.accumulation +
                      ", N = " + std::to_string(plan.world_size) + "\n";
-  text += elements("Ψ", plan.trained_elements, " trained, ", plan.padding_elements);
+  text += elements("Ψ", plan.trained_elements, " trained, ", plan.padding_elements) + types(false);
   if (plan.frozen_elements > 0) {
     text += "\n" +
             elements("Ψ_frozen", plan.frozen_elements, " frozen, ", plan.frozen_padding_elements);
@@ -423,6 +467,7 @@ ZERO_BODY std::string to_string(Plan const& plan) {
   if (plan.whole_elements > 0) {
     text += "; " + detail::with_commas(plan.whole_elements) + " more are whole";
   }
+  text += types(true);
   if (plan.bucket_bytes > plan.asked_bucket_bytes) {
     text += "\nbuckets of " + detail::in_binary_units(plan.bucket_bytes) + " instead of " +
             detail::in_binary_units(plan.asked_bucket_bytes) +

@@ -38,6 +38,8 @@ struct StorageTypes {
 
   /// Does nothing update them?
   [[nodiscard]] constexpr bool frozen() const noexcept { return arrays.empty(); }
+  /// Are they bytes that no arithmetic touches, such as quantised blocks? Such are frozen.
+  [[nodiscard]] constexpr bool opaque() const noexcept { return is_integral(parameter); }
   /// Is there a master beside the parameter?
   [[nodiscard]] constexpr bool has_master() const noexcept {
     return !frozen() && arrays.front().coding != Coding::parameter;
@@ -46,7 +48,7 @@ struct StorageTypes {
   [[nodiscard]] constexpr DType master() const noexcept {
     return frozen() ? parameter : arrays.front().dtype;
   }
-  /// Of the values that a trainer loads.
+  /// Of the values that a trainer loads, unless they are opaque.
   [[nodiscard]] constexpr DType value() const noexcept {
     return master() == DType::f64 ? DType::f64 : DType::f32;
   }

@@ -4,11 +4,13 @@
 
 #include "zero/base/bytes.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,13 @@ struct Tensor {
   /// What is gathered, and whose gradients are complete, together: usually a layer. Units are
   /// numbered from 0 in the order of the forward pass; numbers may be skipped.
   int unit = 0;
+  /// Of its elements; without one, the optimizer's precision, or the first of `ByTensor`. A trained
+  /// tensor is of a type that a precision has. A frozen one may be of any: integers are opaque
+  /// bytes then, such as quantised blocks, which no arithmetic touches.
+  std::optional<DType> dtype{};
+  /// What model files call opaque elements, such as "I8" or "F8_E4M3"; without it what they are
+  /// here, such as U8. A load compares it with what was saved, where both say something.
+  FileDType file_dtype{};
   double weight_decay = 1.;   ///< times the rule's weight decay; finite and at least 0
   double learning_rate = 1.;  ///< times the learning rate; finite and at least 0
   /// A frozen tensor has no gradient and no state. Its values are partitioned, and gathered with

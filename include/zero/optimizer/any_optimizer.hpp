@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/partition.hpp"
@@ -56,8 +57,9 @@ class AnyOptimizer {
   /// where masters are double `std::span<double>`, which fills elements [first, first + size) of a
   /// tensor. It is asked, chunk by chunk, for what this rank holds only, and where that is a share
   /// for the share of the next rank as well, so that ranks which are given different values are
-  /// found. Resets nothing else. Parameters that the library owns have no values before, and the
-  /// first step asks for this call, `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
+  /// found. Opaque tensors are not asked for: `load_bytes` is. Resets nothing else. Parameters that
+  /// the library owns have no values before, and the first step asks for this call,
+  /// `broadcast_parameters`, `fill_owned` or `adopt_parameters`.
   /// @par Collective  yes; blocks
   /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks;
   ///   (invalid_argument), on every rank, naming the first finite value that its type cannot hold,
@@ -70,10 +72,10 @@ class AnyOptimizer {
     auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {
       values(tensor, first, out.as<Value>());
     };
-    engine_.load(detail::ValueSource(ask));
+    engine_.load(detail::Content::numbers, detail::ValueSource(ask));
   }
   /// Sets parameters and master weights from whole tensors in registration order; spans of tied
-  /// tensors are not read. Otherwise as above.
+  /// tensors, and of opaque ones, are not read. Otherwise as above.
   void load_parameters(std::span<std::span<Value const> const> values) {
     engine_.load(detail::LentSpans(values));
   }
@@ -92,7 +94,29 @@ class AnyOptimizer {
     auto const ask = [&](Tensor const& tensor, std::size_t first, detail::Elements out) {
       values(tensor, first, out.as<Value>());
     };
-    engine_.broadcast(detail::ValueSource(ask), root);
+    engine_.broadcast(detail::Content::numbers, detail::ValueSource(ask), root);
+  }
+  /// `load_parameters` of opaque tensors, those of integers, which it is not asked for: sets them
+  /// from `values(Tensor const&, first, std::span<std::byte>)`, which has the bytes of elements
+  /// from `first` on. Before or after that call; the first step asks for both where there are both.
+  /// @par Collective  yes; blocks
+  /// @throws Error (communication), on every rank, naming the first tensor that differs and ranks
+  /// @par Cost  as `load_parameters`
+  template <std::invocable<Tensor const&, std::size_t, std::span<std::byte>> Values>
+  void load_bytes(Values&& values) {
+    auto const ask = bytes_from(values);
+    engine_.load(detail::Content::bytes, detail::ValueSource(ask));
+  }
+  /// `load_bytes` from bytes that one rank alone has, as `broadcast_parameters(values, root)`.
+  /// @param values  as for `load_bytes`; not called elsewhere than on the root
+  /// @param root    the same on every rank
+  /// @par Collective  yes; blocks
+  /// @par Cost  every byte of every opaque tensor is sent once; otherwise as
+  ///   `broadcast_parameters(values, root)`
+  template <std::invocable<Tensor const&, std::size_t, std::span<std::byte>> Values>
+  void broadcast_bytes(Values&& values, int root = 0) {
+    auto const ask = bytes_from(values);
+    engine_.broadcast(detail::Content::bytes, detail::ValueSource(ask), root);
   }
   /// Takes the parameters' present values as they are, those that the trainer lends or has written
   /// through `parameter`; where it wrote none, memory that the library owns holds zeros. Master
@@ -279,6 +303,16 @@ class AnyOptimizer {
   detail::Engine engine_;  ///< what is behind it
 
  private:
+  /// `values`, as the engine asks for them.
+  template <class Values>
+  [[nodiscard]] static auto bytes_from(Values& values) {
+    return [&values](Tensor const& tensor, std::size_t first, detail::Elements out) {
+      // What is opaque says of what type it is.
+      values(tensor,
+             first,
+             std::span(static_cast<std::byte*>(out.first), out.count * size_of(*tensor.dtype)));
+    };
+  }
   [[nodiscard]] StepResult tried(StepOptions const& options, double scale) noexcept {
     return detail::attempt([&] {
       engine_.step(options, scale);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/layout/memory_plan.hpp"
@@ -62,10 +63,10 @@ class Engine {
   ZERO_APART void on_gradients_free(FunctionRef<void(int)> callback);
 
   // Values that a run starts from. All but `adopt` are collective, and block.
-  ZERO_APART ZERO_COLD void load(ValueSource values);
+  ZERO_APART ZERO_COLD void load(Content content, ValueSource values);
   ZERO_APART ZERO_COLD void load(LentSpans const& values);
   ZERO_APART ZERO_COLD void broadcast(int root);
-  ZERO_APART ZERO_COLD void broadcast(ValueSource values, int root);
+  ZERO_APART ZERO_COLD void broadcast(Content content, ValueSource values, int root);
   ZERO_APART ZERO_COLD void adopt();
   ZERO_APART ZERO_COLD void fill(OwnedVisitor fill);
   ZERO_APART void visit(OwnedVisitor visit) const;
@@ -90,7 +91,9 @@ class Engine {
   /// Parameters, and master weights with them, have got values.
   /// @param confirmed  whether all ranks are known to have got the same
   /// @param all        frozen tensors, too
-  ZERO_APART void values_are_set(bool confirmed, bool all = true) noexcept;
+  ZERO_APART void values_are_set(Content content, bool confirmed, bool all = true) noexcept;
+  /// All of them have.
+  ZERO_APART void values_are_set(bool confirmed) noexcept;
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   ZERO_APART void require_values() const;
   /// Who sees what others do to lent parameters, and may refuse what is about to happen with an
@@ -104,8 +107,10 @@ class Engine {
   ZERO_APART void require_no_readers(std::string_view call) const;
 
   // Parameters.
+  // Whoever says what type elements are asked for as hears of it if they are of another.
   /// A described tensor that every rank holds all of.
-  ZERO_APART [[nodiscard]] Elements whole_parameter(std::size_t tensor);
+  ZERO_APART [[nodiscard]] Elements whole_parameter(std::size_t tensor,
+                                                    std::optional<DType> asked = {});
   /// Makes a unit's parameters whole until they are released. Collective where they are
   /// partitioned.
   ZERO_APART void acquire(int unit);
@@ -115,12 +120,18 @@ class Engine {
   ZERO_APART void release_all() noexcept;
   /// A tensor of an acquired unit.
   ZERO_APART [[nodiscard]] Elements parameter(int unit, std::size_t t);
+  /// @param of  which of a tensor's elements are asked for: parameters, or gradients on their wire
+  /// @throws Error (invalid_argument) if they are of another type
+  ZERO_APART void require_type(std::size_t t,
+                               DType StorageTypes::*of,
+                               std::optional<DType> asked) const;
   /// Waits for what was started ahead of its use. Collective; blocks.
   ZERO_APART void settle();
 
   // Gradients.
   /// A described tensor's, where all of them are held.
-  ZERO_APART [[nodiscard]] Elements whole_gradient(std::size_t tensor);
+  ZERO_APART [[nodiscard]] Elements whole_gradient(std::size_t tensor,
+                                                   std::optional<DType> asked = {});
   /// @param checked  fills what is to be overwritten with what no trainer writes
   /// @returns the epoch that a guard has
   ZERO_APART [[nodiscard]] std::uint64_t open(int unit, bool overwritten, bool checked = false);
@@ -176,6 +187,11 @@ class Engine {
   ZERO_APART ZERO_COLD void restore(Counters const& counters);
 
  private:
+  /// Of a frozen tensor there are no gradients, of whatever type.
+  ZERO_APART ZERO_COLD void refuse_type(std::size_t t,
+                                        DType StorageTypes::*of,
+                                        DType type,
+                                        DType asked) const;
   ZERO_APART ZERO_COLD void mark_unwritten(int unit);
   ZERO_APART void prepare_to_bind();
   ZERO_APART void end_bind(bool all_gradients);
@@ -183,8 +199,10 @@ class Engine {
   /// @param call  its name
   ZERO_APART ZERO_COLD void begin_values(std::string_view call);
   /// The same of what gives all ranks one rank's. Gradients of other values are not from then on.
-  ZERO_APART ZERO_COLD void begin_broadcast(int root);
-  ZERO_APART ZERO_COLD void end_values(bool confirmed);
+  ZERO_APART ZERO_COLD void begin_broadcast(int root, std::string_view call);
+  /// Has `work(tensors)` replace them, null for all: values that are lost if it fails.
+  template <class Work>
+  void replace(Content content, Work const& work);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Calls `visit` for this rank's reduced gradients, but for those of tensors that rest.
   /// @param changes  whether they are changed, so that their squares are added anew

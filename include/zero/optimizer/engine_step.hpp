@@ -15,15 +15,17 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 // Gradients.
 
-ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor) {
+ZERO_BODY Elements Engine::whole_gradient(std::size_t tensor, std::optional<DType> asked) {
   parts_->require_tensor(tensor);
   DType const dtype = parts_->gradients.dtype(parts_->kind_of(tensor));
+  require_type(parts_->slices_of(tensor).first, &StorageTypes::wire, asked);
   Elements const all =
       parts_->whole(tensor, dtype, [&](std::size_t t) { return parts_->gradients.tensor(t); });
   auto const slices = parts_->slices_of(tensor);
@@ -121,7 +123,7 @@ ZERO_BODY void Engine::discard_gradients() {
 // A step.
 
 ZERO_BODY void Engine::conclude(RankOptions const& options) {
-  if (options.known && !parts_->now.values_confirmed) confirm_values();
+  if (options.known && !parts_->now.confirmed()) confirm_values();
   bool const all = !parts_->now.gradients.concluded;
   double const weight =
       parts_->reduction.order().micro_steps() == 0 ? 1. : parts_->now.gradients.weight;
@@ -218,7 +220,8 @@ ZERO_BODY void Engine::walk_gradients(GradientVisitor visit, bool changes) {
              .first = static_cast<std::size_t>(slice.first + piece.in_tensor.offset()),
              .count = static_cast<std::size_t>(piece.count),
              .gradients = own.at(piece.in_range),
-             .scale = scale});
+             .scale = scale,
+             .kind = bucket.kind()});
     });
     if (changes) parts.reduction.changed(bucket, own);
   });
@@ -314,7 +317,7 @@ ZERO_BODY void Engine::refuse_other_call() {
 ZERO_BODY Decide Engine::prepare(StepOptions const& options, double scale) {
   parts_->require_bound();
   require_found();
-  if (parts_->policies.borrowed && !parts_->now.values_set) refuse_no_masters();
+  if (parts_->policies.borrowed && !parts_->now.of(Content::numbers).set) refuse_no_masters();
   require_no_readers("step");
   if (watch_) (*watch_)(WatchedUse::masters);
   bool const scaled = parts_->policies.loss_scaled;

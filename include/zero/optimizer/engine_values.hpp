@@ -35,7 +35,7 @@ ZERO_BODY Engine::Engine(EngineSetup const& setup, std::vector<Tensor> tensors) 
 ZERO_BODY Plan Engine::plan(std::uint64_t micro_steps) const {
   return make_plan(parts_->partition,
                    parts_->policies.choice(parts_->prefetch.depth, parts_->comm().held()),
-                   {parts_->policies.types},
+                   parts_->types,
                    plan_names(parts_->policies, parts_->rules.calls()),
                    micro_steps);
 }
@@ -111,17 +111,20 @@ ZERO_BODY void Engine::begin_values(std::string_view call) {
   parts_->refresh.settle();
 }
 
-ZERO_BODY void Engine::end_values(bool confirmed) {
-  end_load({}, false);
-  values_are_set(confirmed);
+template <class Work>
+void Engine::replace(Content content, Work const& work) {
+  std::vector<bool> const those = parts_->tensors_of(content);
+  begin_load(those, false);
+  work(those.empty() ? nullptr : &those);
+  end_load(those, false);
+  values_are_set(content, true);
 }
 
-ZERO_BODY void Engine::load(ValueSource values) {
-  begin_values("load_parameters");
-  begin_load({}, false);
-  auto const go_on = [] {};
-  detail::load(*parts_, values, parts_->overflow, nullptr, FunctionRef<void()>(go_on));
-  end_values(true);
+ZERO_BODY void Engine::load(Content content, ValueSource values) {
+  begin_values(content == Content::bytes ? "load_bytes" : "load_parameters");
+  replace(content, [&](std::vector<bool> const* those) {
+    detail::load(*parts_, values, parts_->overflow, those);
+  });
 }
 
 ZERO_BODY void Engine::load(LentSpans const& values) {
@@ -133,6 +136,7 @@ ZERO_BODY void Engine::load(LentSpans const& values) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     std::uint64_t const count = element_count(tensors[t]);
     if (!tensors[t].tied_to.empty() || values[t].count == count) continue;
+    if (parts_->types[parts_->kind_of(t)].opaque()) continue;
     Message const given{" has ", count, " elements, but values for ", values[t].count};
     fail(ErrorKind::invalid_argument, {"tensor '", tensors[t].name, "'", given, " are given"});
   }
@@ -142,37 +146,37 @@ ZERO_BODY void Engine::load(LentSpans const& values) {
     Array const from{static_cast<std::byte*>(values[t].first), type};
     std::memcpy(out.first, from.at(first), from.bytes(out.count));
   };
-  load(ValueSource(copy));
+  load(Content::numbers, ValueSource(copy));
 }
 
-ZERO_BODY void Engine::begin_broadcast(int root) {
+ZERO_BODY void Engine::begin_broadcast(int root, std::string_view call) {
   int const ranks = parts_->comm().size();
   if (root < 0 || root >= ranks) {
     fail(ErrorKind::invalid_argument,
          {"there is no rank ", root, " to broadcast from; ranks are [0, ", ranks, ")"});
   }
-  if (!parts_->now.values_confirmed && parts_->reduction.order().begun()) {
-    fail(
-        ErrorKind::invalid_argument,
-        "broadcast_parameters() after gradients were asked for, or lent for this step: they are of "
-        "the values that ranks had before; call it before the first backward pass, or "
-        "discard_gradients() first");
+  if (!parts_->now.confirmed() && parts_->reduction.order().begun()) {
+    fail(ErrorKind::invalid_argument,
+         {call,
+          "() after gradients were asked for, or lent for this step: they are of the values that "
+          "ranks had before; call it before the first backward pass, or discard_gradients() "
+          "first"});
   }
-  begin_values("broadcast_parameters");
+  begin_values(call);
 }
 
 ZERO_BODY void Engine::broadcast(int root) {
-  begin_broadcast(root);
+  begin_broadcast(root, "broadcast_parameters");
   broadcast_held(*parts_, root);
   detail::adopt(*parts_);
-  end_values(true);
+  end_load({}, false);
+  values_are_set(true);
 }
 
-ZERO_BODY void Engine::broadcast(ValueSource values, int root) {
-  begin_broadcast(root);
-  begin_load({}, false);
-  broadcast_values(*parts_, values, root);
-  end_values(true);
+ZERO_BODY void Engine::broadcast(Content content, ValueSource values, int root) {
+  begin_broadcast(root, content == Content::bytes ? "broadcast_bytes" : "broadcast_parameters");
+  replace(content,
+          [&](std::vector<bool> const* those) { broadcast_values(*parts_, values, root, those); });
 }
 
 ZERO_BODY void Engine::adopt() {
@@ -190,7 +194,7 @@ ZERO_BODY void Engine::fill(OwnedVisitor fill) {
   require_fit(*parts_);
   follow({});
   end_load({}, true, false);
-  values_are_set(false, false);
+  values_are_set(Content::numbers, false, false);
 }
 
 ZERO_BODY void Engine::visit(OwnedVisitor visit) const {
@@ -207,9 +211,9 @@ ZERO_BODY void Engine::confirm_values() {
          "check_parameters() before");
   }
   parts_->refresh.settle();
-  compare_held(*parts_, parts_->now.values_set || parts_->policies.borrowed);
+  compare_held(*parts_);
   if (parts_->groups.model() != nullptr) compare_replicated(*parts_);
-  parts_->now.values_confirmed = true;
+  for (StepState::Values& each : parts_->now.values) each.confirmed = true;
 }
 
 ZERO_BODY void Engine::check_values() {
@@ -263,23 +267,40 @@ ZERO_BODY void Engine::end_load(std::vector<bool> const& tensors, bool states, b
   if (!any) lost.clear();
 }
 
-ZERO_BODY void Engine::values_are_set(bool confirmed, bool all) noexcept {
-  StepState& now = parts_->now;
+ZERO_BODY void Engine::values_are_set(Content content, bool confirmed, bool all) noexcept {
+  StepState::Values& now = parts_->now.of(content);
   bool const lent = parts_->form.parameters == StorageForm::Parameters::lent;
-  bool const trained_alone = parts_->partition.placement().frozen_elements() == 0;
-  now.values_set = now.values_set || all || lent || trained_alone;
+  auto const& owners = parts_->partition.placement().by_offset();
+  bool const trained_alone = std::none_of(owners.begin(), owners.end(), [&](std::size_t t) {
+    TensorPlace const& place = parts_->partition.place(t);
+    return place.frozen && !parts_->types[place.kind].opaque();
+  });
+  now.set = now.set || all || lent || trained_alone;
   // Ranks of a data axis know nothing of those of a model axis.
-  now.values_confirmed = confirmed && parts_->groups.model() == nullptr;
+  now.confirmed = now.none || (confirmed && parts_->groups.model() == nullptr);
   if (watch_) (*watch_)(WatchedUse::set);
+}
+
+ZERO_BODY void Engine::values_are_set(bool confirmed) noexcept {
+  values_are_set(Content::numbers, confirmed);
+  values_are_set(Content::bytes, confirmed);
 }
 
 ZERO_BODY void Engine::require_values() const {
   require_found();
   if (watch_) (*watch_)(WatchedUse::masters);
-  if (parts_->now.values_set) return;
-  fail(ErrorKind::invalid_argument,
-       "the optimizer has no values yet: call load_parameters(values), "
-       "broadcast_parameters(values) or adopt_parameters() first");
+  if (!parts_->now.of(Content::numbers).set) {
+    fail(ErrorKind::invalid_argument,
+         "the optimizer has no values yet: call load_parameters(values), "
+         "broadcast_parameters(values) or adopt_parameters() first");
+  }
+  if (!parts_->now.of(Content::bytes).set) {
+    fail(ErrorKind::invalid_argument,
+         {"tensor '",
+          first_opaque(*parts_),
+          "' has no values yet: call load_bytes(values), broadcast_bytes(values) or "
+          "adopt_parameters() first"});
+  }
 }
 
 ZERO_BODY void Engine::require_bound() const { parts_->require_bound(); }
@@ -321,10 +342,11 @@ ZERO_BODY void Engine::refuse_no_masters() const {
 
 // Parameters.
 
-ZERO_BODY Elements Engine::whole_parameter(std::size_t tensor) {
+ZERO_BODY Elements Engine::whole_parameter(std::size_t tensor, std::optional<DType> asked) {
   parts_->require_bound();
   parts_->require_tensor(tensor);
   DType const dtype = parts_->parameters.dtype(parts_->kind_of(tensor));
+  require_type(parts_->slices_of(tensor).first, &StorageTypes::parameter, asked);
   return parts_->whole(tensor, dtype, [&](std::size_t t) -> Elements {
     auto const count = static_cast<std::size_t>(parts_->partition.place(t).count);
     return {count > 0 ? parts_->parameters.tensor(t).first : nullptr, count};
@@ -360,6 +382,25 @@ ZERO_BODY void Engine::release_all() noexcept {
   for (int const unit : parts_->units) parts_->readers.leave(unit);
 }
 
+ZERO_BODY void Engine::require_type(std::size_t t,
+                                    DType StorageTypes::*of,
+                                    std::optional<DType> asked) const {
+  DType const type = parts_->types[parts_->partition.place(t).kind].*of;
+  if (asked.value_or(type) != type) refuse_type(t, of, type, *asked);
+}
+
+ZERO_BODY void Engine::refuse_type(std::size_t t,
+                                   DType StorageTypes::*of,
+                                   DType type,
+                                   DType asked) const {
+  bool const gradients = of == &StorageTypes::wire;
+  if (gradients && parts_->tensors[t].frozen) return;
+  Message const is{name(type), ", not of ", name(asked), ": name their type, with as<T>"};
+  char const* const what = gradients ? "gradients" : "parameters";
+  fail(ErrorKind::invalid_argument,
+       {"tensor '", parts_->tensors[t].name, "' has ", what, " of ", is});
+}
+
 ZERO_BODY Elements Engine::parameter(int unit, std::size_t t) {
   TensorPlace const& place = parts_->partition.place(t);
   auto const count = static_cast<std::size_t>(place.count);
@@ -373,7 +414,9 @@ ZERO_BODY void Engine::settle() { parts_->refresh.settle(); }
 ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
   Parts& parts = engine.parts();
   auto const& places = parts.partition.placement().places();
-  DType const dtype = parts.parameters.dtype(0);
+  auto const bytes_of = [&](std::size_t t) {
+    return checked_mul(places[t].count, size_of(parts.parameters.dtype(places[t].kind)));
+  };
   // Is there no memory in which all of a tensor lies?
   auto const copies = [&](std::size_t t) {
     bool const apart =
@@ -381,7 +424,7 @@ ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
     return apart || parts.parameters.shares(places[t].kind);
   };
   // Every copy begins at a cache line; slices of one tensor lie one after the other.
-  std::uint64_t const line = 64 / size_of(dtype);
+  constexpr std::uint64_t line = 64;
   std::vector<std::uint64_t> offsets(places.size());
   std::uint64_t end = 0;
   std::size_t described = parts.described.size();
@@ -390,38 +433,43 @@ ZERO_BODY WholeModel::WholeModel(Engine& engine) : engine_(&engine) {
     if (parts.slices[t].described != described) end = round_up(end, line);
     described = parts.slices[t].described;
     offsets[t] = end;
-    end = checked_add(end, places[t].count);
+    end = checked_add(end, bytes_of(t));
   }
-  if (end > 0) {
-    auto const bytes = static_cast<std::size_t>(checked_mul(end, size_of(dtype)));
-    memory_.emplace(parts.arena, bytes, Role::gather_pool);
-  }
-  Array const memory{memory_ ? static_cast<std::byte*>(memory_->data()) : nullptr, dtype};
+  if (end > 0) memory_.emplace(parts.arena, static_cast<std::size_t>(end), Role::gather_pool);
+  auto* const memory = static_cast<std::byte*>(memory_ ? memory_->data() : nullptr);
   std::vector<Elements> slices(places.size());
   for (int const unit : parts.units) {
     engine.acquire(unit);
     for (std::size_t const t : parts.unit_tensors[static_cast<std::size_t>(unit)]) {
       slices[t] = engine.parameter(unit, t);
-      if (!copies(t)) continue;
-      std::byte* const copy = memory.at(offsets[places[t].storage]);
+      if (!copies(t) || slices[t].count == 0) continue;
+      std::byte* const copy = memory + offsets[places[t].storage];
       if (places[t].storage == t) {
-        parts.space().copy(copy, slices[t].first, memory.bytes(slices[t].count));
+        parts.space().copy(copy, slices[t].first, static_cast<std::size_t>(bytes_of(t)));
       }
       slices[t].first = copy;
     }
     engine.release(unit);
   }
   for (std::size_t d = 0; d < parts.described.size(); ++d) {
+    DType const dtype = parts.parameters.dtype(parts.kind_of(d));
     views_.push_back(parts.whole(d, dtype, [&](std::size_t t) { return slices[t]; }));
   }
   engine.acquire_all();
   end_ = [](Engine& held) noexcept { held.release_all(); };
 }
 
-ZERO_BODY Elements WholeModel::operator[](std::string_view name) const {
+ZERO_BODY Elements WholeModel::of(std::size_t tensor, DType asked) const {
+  Parts const& parts = engine_->parts();
+  parts.require_tensor(tensor);
+  engine_->require_type(parts.slices_of(tensor).first, &StorageTypes::parameter, asked);
+  return views_[tensor];
+}
+
+ZERO_BODY Elements WholeModel::of(std::string_view name, DType asked) const {
   Model const& model = engine_->model();
   std::size_t const t = model.by_name.find(model.described, name);
-  if (t < views_.size()) return views_[t];
+  if (t < views_.size()) return of(t, asked);
   fail(ErrorKind::invalid_argument, {"the model has no tensor '", name, "'"});
 }
 

@@ -13,6 +13,7 @@
 #include "zero/optimizer/tables/kernel_calls.hpp"
 #include "zero/optimizer/tables/rule_calls.hpp"
 #include "zero/optimizer/tables/space_calls.hpp"
+#include "zero/precision/by_tensor.hpp"
 #include "zero/rule/rated_rule.hpp"
 
 #include <algorithm>
@@ -259,6 +260,13 @@ inline constexpr StorageTypes storage_types{.parameter = dtype_of<typename P::Pa
                                             .accumulate = dtype_of<typename P::Accumulate>,
                                             .arrays = array_forms<P, R>};
 
+/// Those of each precision of a list.
+template <Rule R, class List>
+inline constexpr std::array<StorageTypes, 0> listed_types{};
+template <Rule R, Precision... P>
+inline constexpr std::array<StorageTypes, sizeof...(P)> listed_types<R, PrecisionList<P...>>{
+    storage_types<P, R>...};
+
 template <class S, class R, class Scalars, class Arrays>
 concept UpdatingSpace = requires(S const& space, R const& rule, Scalars const* s, Arrays const& a) {
   space.update(rule, static_cast<StepTerms const*>(nullptr), s, a);
@@ -341,7 +349,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   using Accumulate = typename P::Accumulate;
   using Master = typename P::Master;
   using State = typename P::State;
-  using Gradient = std::conditional_t<sums, Accumulate, Wire>;
+  using Gradient = ReducedGradient<P, sums>;
   using Real = RuleReal<P, sums>;
   using K = RuleKernels<S, R, Real>;
   KernelCalls calls{.types = storage_types<P, R>,
@@ -376,9 +384,11 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
 template <MemorySpace S, Precision P, Rule R, bool sums>
 inline constexpr KernelCalls kernel_calls = make_kernel_calls<S, P, R, sums>();
 
-/// A table for each storage kind.
+/// A table for each precision of a list.
+template <MemorySpace S, Rule R, bool sums, class List>
+inline constexpr std::array<KernelCalls const*, 0> kernel_tables{};
 template <MemorySpace S, Rule R, bool sums, Precision... P>
-inline constexpr std::array<KernelCalls const*, sizeof...(P)> kernel_tables{
-    &kernel_calls<S, P, R, sums>...};
+inline constexpr std::array<KernelCalls const*, sizeof...(P)>
+    kernel_tables<S, R, sums, PrecisionList<P...>>{&kernel_calls<S, P, R, sums>...};
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -39,8 +39,19 @@ struct StepState {
     double weight = 0.;      ///< of the micro-steps so far
     bool concluded = false;  ///< ranks have brought their squares together
   } gradients{};
-  bool values_set = false;
-  bool values_confirmed = false;      ///< by all ranks
+  /// Have tensors of one content got values?
+  struct Values {
+    bool set = false;
+    bool confirmed = false;  ///< by all ranks
+    bool none = false;       ///< there are no such tensors
+  };
+  std::array<Values, 2> values{};  ///< by content
+  [[nodiscard]] Values& of(Content content) noexcept {
+    return values[static_cast<std::size_t>(content)];
+  }
+  [[nodiscard]] bool confirmed() const noexcept {
+    return values[0].confirmed && values[1].confirmed;
+  }
   std::vector<unsigned char> lost{};  ///< of each tensor, by loads that failed; empty if nothing is
   /// Of values that are being replaced the first that does not fit: place, number, type.
   std::array<std::int64_t, 3> refused = none_refused;
@@ -81,6 +92,13 @@ struct Parts : Model {
     if (policies.borrowed && !bound) refuse_unbound();
   }
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unbound() const;
+  /// Which of `tensors` are opaque, or are not; empty if all are meant.
+  ZERO_APART [[nodiscard]] ZERO_COLD std::vector<bool> tensors_of(Content content) const;
+  /// Of the values that a trainer loads of a described tensor.
+  [[nodiscard]] DType value_type(std::size_t tensor) const {
+    StorageTypes const& own = types[kind_of(tensor)];
+    return own.opaque() ? own.parameter : kernels.types().value();
+  }
   /// Has all loaded that a step enqueues, but for the communicator's.
   ZERO_APART ZERO_COLD void load(Kernels const& loading) const;
 
@@ -114,10 +132,11 @@ struct Parts : Model {
 #if ZERO_BODIES
 
 ZERO_BODY Parts::Parts(Agreed agreed)
-    : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
+    : Model(
+          std::move(agreed.described), std::move(agreed.slices), std::move(agreed.model.partition)),
       policies(agreed.setup.policies),
       form(policies.form()),
-      types(kind_types(partition.placement(), {policies.types})),
+      types(std::move(agreed.model.types)),
       groups(std::move(agreed.groups)),
       kernels(agreed.setup.kernels, agreed.setup.space),
       rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
@@ -162,7 +181,14 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   initial.outcome.terms.loss_scale = initial.loss_scale.value();
   initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
   space().upload(control, &initial, sizeof(initial));
-  now.values_set = policies.borrowed && !policies.types.has_master();
+  auto const has_master = [](StorageTypes const& kind) { return kind.has_master(); };
+  bool const masters = std::any_of(types.begin(), types.end(), has_master);
+  for (Content const content : {Content::numbers, Content::bytes}) {
+    std::vector<bool> const those = tensors_of(content);
+    bool const none = !those.empty() && std::find(those.begin(), those.end(), true) == those.end();
+    bool const lent = policies.borrowed && (content == Content::bytes || !masters);
+    now.of(content) = {.set = lent || none, .confirmed = none, .none = none};
+  }
   now.lost.reserve(tensors.size());
   // The first step may be captured.
   kernels.load([&](Kernels const& loading) { load(loading); });
@@ -174,6 +200,18 @@ ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {
     count += partition.place(t).frozen ? 0u : 1u;
   }
   return count;
+}
+
+ZERO_BODY std::vector<bool> Parts::tensors_of(Content content) const {
+  std::vector<bool> those;
+  bool all = true;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    bool const opaque = types[partition.place(t).kind].opaque();
+    those.push_back(opaque == (content == Content::bytes));
+    all = all && those.back();
+  }
+  if (all) those.clear();
+  return those;
 }
 
 ZERO_BODY void Parts::refuse_unbound() const {

@@ -110,7 +110,11 @@ Plan make_plan(Partition const& partition,
                Choice const& choice,
                PlanNames const& called,
                std::uint64_t micro_steps = 1) {
-  return zero::make_plan(partition, choice.storage(), {choice.types}, called, micro_steps);
+  return zero::make_plan(partition,
+                         choice.storage(),
+                         zero::kind_types(partition.placement(), {choice.types}),
+                         called,
+                         micro_steps);
 }
 
 MemoryBytes bytes_of(Partition const& partition, Choice const& choice) {
@@ -288,6 +292,30 @@ TEST_CASE("a plan of several kinds is the sum of theirs") {
       }
     }
   }
+}
+
+TEST_CASE("where trained tensors differ, formulas say what those of each type take") {
+  Model const model{{.name = "w", .shape = {4096}, .unit = 0},
+                    {.name = "n", .shape = {2048}, .unit = 0},
+                    {.name = "b", .shape = {2048}, .unit = 0, .frozen = true},
+                    {.name = "f", .shape = {2048}, .unit = 0, .frozen = true}};
+  StorageTypes const bytes{.parameter = DType::u8, .wire = DType::u8, .accumulate = DType::u8};
+  StorageTypes frozen = fp32_momentum;
+  frozen.arrays = {};
+  zero::PartitionOptions const options{.world_size = 4, .bucket_elements = 9999};
+  Partition const partition(model, options, {0, 1, 2, 1});
+  Plan const plan = zero::make_plan(
+      partition, {.sharding = pos_gp}, {mixed_adam, fp32_momentum, bytes, frozen}, names);
+  CHECK(plan.kind_elements == std::vector<std::uint64_t>{4096, 2048, 2048, 2048});
+  std::string const text = to_string(plan);
+  auto const says = [&](std::string const& what) {
+    CHECK_MESSAGE(text.find(what) != std::string::npos, what, " is not in\n", text);
+  };
+  says("padding (0.0%); 4,096 of bf16, 2,048 of fp32\n");
+  says("padding (0.0%); 2,048 of uint8, 2,048 of fp32\n");
+  says("  2Ψ_bf16/N + 4Ψ_fp32/N + frozen tensors by their types\n");
+  says("  4Ψ_bf16/N\n");
+  says("  8Ψ_bf16/N + 4Ψ_fp32/N\n");
 }
 
 TEST_CASE("neither pools nor staging grow with the number of equal units") {

@@ -3,17 +3,17 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
-#include "zero/base/float16.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/lent_span.hpp"
 
 #include <torch/torch.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,15 +35,20 @@ enum class Frozen {
 
 namespace detail {
 
-/// LibTorch's name of a type of this library.
-template <class T>
-inline constexpr torch::ScalarType scalar_type =
-    std::is_same_v<T, float>    ? torch::kFloat
-    : std::is_same_v<T, double> ? torch::kDouble
-    : std::is_same_v<T, bf16>   ? torch::kBFloat16
-    : std::is_same_v<T, fp16>   ? torch::kHalf
-                                : torch::ScalarType::Undefined;
-
+/// The library's type for one of LibTorch: bytes for what it has no arithmetic for; none for what
+/// has another width.
+[[nodiscard]] inline std::optional<DType> library_type(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat: return DType::f32;
+    case torch::kDouble: return DType::f64;
+    case torch::kBFloat16: return DType::bf16;
+    case torch::kHalf: return DType::f16;
+    case torch::kInt: return DType::i32;
+    case torch::kLong: return DType::i64;
+    default: break;
+  }
+  return c10::elementSize(type) == 1 ? std::optional(DType::u8) : std::nullopt;
+}
 [[noreturn]] inline void refuse(std::string const& what,
                                 std::string const& name,
                                 std::string const& why) {
@@ -138,6 +143,9 @@ inline void add(
   Tensor tensor;
   tensor.name = std::move(name);
   tensor.unit = unit;
+  tensor.dtype = library_type(parameter.scalar_type());
+  if (parameter.scalar_type() == torch::kChar) tensor.file_dtype = "I8";
+  if (parameter.scalar_type() == torch::kBool) tensor.file_dtype = "BOOL";
   tensor.frozen = frozen == Frozen::stays && !parameter.requires_grad();
   for (auto const extent : parameter.sizes()) {
     tensor.shape.push_back(static_cast<std::size_t>(extent));
@@ -145,19 +153,13 @@ inline void add(
   for (std::size_t t = 0; t < model.parameters.size(); ++t) {
     torch::Tensor const& other = model.parameters[t];
     Tensor const& described = model.tensors[t];
-    if (other.scalar_type() != parameter.scalar_type()) {
-      refuse("parameter",
-             tensor.name,
-             std::string("has the type ") + c10::toString(parameter.scalar_type()) + ", but '" +
-                 described.name + "' " + c10::toString(other.scalar_type()) +
-                 "; all have one type: convert the module with to()");
-    }
     if (!described.tied_to.empty() || parameter.nbytes() == 0 || other.nbytes() == 0) continue;
     if (begin_of(parameter) >= begin_of(other) + other.nbytes() ||
         begin_of(other) >= begin_of(parameter) + parameter.nbytes()) {
       continue;
     }
-    if (begin_of(parameter) != begin_of(other) || described.shape != tensor.shape) {
+    if (begin_of(parameter) != begin_of(other) || described.shape != tensor.shape ||
+        described.dtype != tensor.dtype) {
       refuse("parameter",
              tensor.name,
              "shares a part of its memory with '" + described.name +
@@ -174,28 +176,15 @@ inline void add(
   model.parameters.push_back(parameter);
 }
 
-/// The same, as memory of the library's type.
-template <class T>
-[[nodiscard]] std::span<T> elements(torch::Tensor const& tensor) {
-  return {static_cast<T*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
+/// The same, as memory that is lent; of a type that the library lacks, as bytes.
+[[nodiscard]] inline LentSpan lent_span(torch::Tensor const& tensor) {
+  return {tensor.data_ptr(),
+          static_cast<std::size_t>(tensor.numel()),
+          library_type(tensor.scalar_type()).value_or(DType::u8)};
 }
 
-/// Is the tensor of the type that the precision says?
-template <class T>
-void require_type(std::string const& what, std::string const& name, torch::Tensor const& tensor) {
-  static_assert(scalar_type<T> != torch::ScalarType::Undefined,
-                "zero: LibTorch has no tensors of this precision's type");
-  if (tensor.scalar_type() == scalar_type<T>) return;
-  refuse(what,
-         name,
-         std::string("has the type ") + c10::toString(tensor.scalar_type()) +
-             ", but the precision says " + c10::toString(scalar_type<T>) +
-             ": convert the module with to(), or choose another precision");
-}
-
-/// The description, if the precision fits it and there is anything to train.
-template <class Parameter>
-[[nodiscard]] Description checked(Description model) {
+/// The description, whose tensors are of the types that parameters have, if it fits these.
+[[nodiscard]] inline Description& checked(Description& model) {
   if (model.tensors.size() != model.parameters.size()) {
     fail(ErrorKind::invalid_argument,
          {"libtorch: ",
@@ -205,7 +194,17 @@ template <class Parameter>
           " parameters"});
   }
   for (std::size_t t = 0; t < model.parameters.size(); ++t) {
-    require_type<Parameter>("parameter", model.tensors[t].name, model.parameters[t]);
+    Tensor& tensor = model.tensors[t];
+    auto const type = model.parameters[t].scalar_type();
+    std::optional<DType> const own = library_type(type);
+    std::string const has = std::string("has the type ") + c10::toString(type);
+    if (!own) refuse("parameter", tensor.name, has + ", and the library none of its width");
+    if (tensor.dtype.value_or(*own) != *own) {
+      refuse("parameter",
+             tensor.name,
+             has + ", but was described as " + std::string(zero::name(*tensor.dtype)));
+    }
+    tensor.dtype = own;
   }
   return model;
 }
@@ -216,10 +215,10 @@ template <class Parameter>
 /// shapes; ties, where two are one tensor or have one memory; frozen where they require no
 /// gradient. All are of unit 0, the module itself. Buffers are not parameters, and stay the rank's
 /// own. Local.
-/// @param module  defined on the host, in one type, without sparse gradients
+/// @param module  defined on the host, without sparse gradients
 /// @param frozen  whether what requires no gradient now may do so later
-/// @throws Error (invalid_argument), naming the parameter: on a device, sparse, of another type
-///   than those before, a view with gaps, or with a part of another's memory
+/// @throws Error (invalid_argument), naming the parameter: on a device, sparse, a view with
+///   gaps, or with a part of another's memory
 [[nodiscard]] inline Description describe(torch::nn::Module& module,
                                           Frozen frozen = Frozen::stays) {
   // Without itself, which a module that is no shared pointer's cannot list.

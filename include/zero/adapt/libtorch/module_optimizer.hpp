@@ -74,7 +74,7 @@ class Optimizer {
   /// The same of a description, whose tensors may have been edited.
   template <class... Values>
   explicit Optimizer(Communicator& comm, Description model, Values const&... values)
-      : parameters_(detail::checked<Parameter>(model).parameters),
+      : parameters_(detail::checked(model).parameters),
         core_(comm, std::move(model.tensors), values...),
         writes_(core_, parameters_),
         lent_(parameters_.size()),
@@ -175,9 +175,9 @@ class Optimizer {
       torch::Tensor& parameter = parameters_[t];
       std::string const& name = core_.tensors()[t].name;
       detail::require_plain("parameter", name, parameter);
-      detail::require_type<Parameter>("parameter", name, parameter);
-      moved = moved || lent_[t].data() != parameter.data_ptr();
-      lent_[t] = detail::elements<Parameter>(parameter);
+      LentSpan const lent = detail::lent_span(parameter);
+      moved = moved || lent_[t].data() != lent.data() || lent_[t].dtype() != lent.dtype();
+      lent_[t] = lent;
       if (places[t].storage != t) join_gradients(parameters_[places[t].storage], parameter);
     }
     for (std::size_t t = 0; t < parameters_.size(); ++t) {
@@ -187,8 +187,7 @@ class Optimizer {
       torch::Tensor const& gradient = parameters_[t].grad();
       if (places[t].storage != t || !gradient.defined()) continue;
       detail::require_plain("gradient of parameter", name, gradient);
-      detail::require_type<Wire>("gradient of parameter", name, gradient);
-      gradients_[t] = detail::elements<Wire>(gradient);
+      gradients_[t] = detail::lent_span(gradient);
     }
     if (moved) {
       core_.bind(lent_, gradients_);
@@ -204,7 +203,7 @@ class Optimizer {
     auto const& places = core_.partition().placement().places();
     std::size_t absent = gradients_.size();
     for (std::size_t t = 0; t < gradients_.size(); ++t) {
-      if (!gradients_[t].empty()) return;
+      if (gradients_[t].size() != 0) return;
       if (places[t].storage == t && !places[t].frozen) absent = t;
     }
     if (absent < gradients_.size()) core_.without_gradient(core_.tensors()[absent]);
@@ -222,8 +221,8 @@ class Optimizer {
   std::vector<torch::Tensor> parameters_;
   Core core_;
   detail::WriteWatch<Core> writes_;
-  std::vector<std::span<Parameter>> lent_;
-  std::vector<std::span<Wire>> gradients_;
+  std::vector<LentSpan> lent_;
+  std::vector<LentSpan> gradients_;
   detail::Settings settings_;
   bool reduced_ = false;
 };

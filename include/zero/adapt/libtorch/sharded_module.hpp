@@ -13,13 +13,15 @@
 #include "zero/base/error.hpp"
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/policies.hpp"
-#include "zero/kernel/rounding.hpp"
+#include "zero/kernel/host_conversion.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,7 +100,7 @@ class Sharded {
   /// The same of a description, whose tensors may have been edited.
   template <class... Values>
   explicit Sharded(Communicator& comm, Description model, Values const&... values)
-      : parameters_(detail::checked<Parameter>(model).parameters),
+      : parameters_(detail::checked(model).parameters),
         gradients_(core_, parameters_),
         core_(comm, std::move(model.tensors), values...),
         writes_(core_, parameters_),
@@ -179,13 +181,13 @@ class Sharded {
       bool yes = false;
     };
     explicit FullModel(Sharded& sharded)
-        : sharded_(&sharded), parameters_(sharded.core_.full_parameters()) {
+        : sharded_(&sharded), parameters_(sharded.engine()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
       if (exchanged()) operations_.emplace(ended_);
     }
     Sharded* sharded_;
-    FullParameters<Core> parameters_;
+    zero::detail::WholeModel parameters_;
     std::shared_ptr<End> ended_ = std::make_shared<End>();
     std::optional<detail::CallOperations<End>> operations_{};
   };
@@ -332,9 +334,9 @@ class Sharded {
 
   void take_values(int rank) {
     if constexpr (!exchanged()) {
-      std::vector<std::span<Parameter>> lent;
+      std::vector<LentSpan> lent;
       for (torch::Tensor const& each : parameters_) {
-        lent.push_back(detail::elements<Parameter>(each));
+        lent.push_back(detail::lent_span(each));
         lent_.push_back(each.variable_data());
       }
       core_.bind_parameters(lent);
@@ -346,18 +348,32 @@ class Sharded {
       for (std::size_t t = 0; t < parameters_.size(); ++t) {
         if (rank != root) memory_->give_up(t);
       }
+      // Each is asked for once, in order.
+      auto const give = [&](Tensor const& tensor, std::size_t first, DType to, auto out) {
+        auto const t = static_cast<std::size_t>(&tensor - core_.tensors().data());
+        auto const* const own = static_cast<std::byte const*>(parameters_[t].data_ptr());
+        std::size_t const count = out.size_bytes() / size_of(to);
+        auto const* const from = own + first * size_of(*tensor.dtype);
+        if (is_integral(to)) {
+          std::memcpy(out.data(), from, out.size_bytes());
+        } else {
+          kernel::convert_on_host(to, out.data(), *tensor.dtype, from, count);
+        }
+        if (first + count == element_count(tensor)) memory_->give_up(t);
+      };
       core_.broadcast_parameters(
           [&](Tensor const& tensor, std::size_t first, auto out) {
-            auto const t = static_cast<std::size_t>(&tensor - core_.tensors().data());
-            auto const values = detail::elements<Parameter>(parameters_[t]);
-            using Value = typename decltype(out)::value_type;
-            for (std::size_t i = 0; i < out.size(); ++i) {
-              out[i] = kernel::detail::convert<Value>(values[first + i]);
-            }
-            // Asked for once, in order.
-            if (first + out.size() == values.size()) memory_->give_up(t);
+            give(tensor, first, dtype_of<typename decltype(out)::value_type>, out);
           },
           root);
+      auto const opaque = [](Tensor const& tensor) { return is_integral(*tensor.dtype); };
+      if (std::any_of(core_.tensors().begin(), core_.tensors().end(), opaque)) {
+        core_.broadcast_bytes(
+            [&](Tensor const& tensor, std::size_t first, std::span<std::byte> out) {
+              give(tensor, first, *tensor.dtype, out);
+            },
+            root);
+      }
       for (std::size_t t = 0; t < parameters_.size(); ++t) memory_->give_up(t);
     }
   }
@@ -404,14 +420,18 @@ class Sharded {
     for (Record const& unit : units_) place(unit);
   }
   /// Where a storage can be read: in a unit that is open, or in the whole model.
-  [[nodiscard]] void const* place_of(std::size_t storage) const noexcept {
+  [[nodiscard]] void const* place_of(std::size_t storage) noexcept {
     for (Record const& unit : units_) {
       for (std::size_t i = 0; unit.parameters && i < unit.tensors.size(); ++i) {
-        if (gradients_.storage_of(unit.tensors[i]) == storage) return (*unit.parameters)[i].data();
+        std::size_t const t = unit.tensors[i];
+        if (gradients_.storage_of(t) == storage) {
+          return engine().parameter(unit.parameters->unit(), t).first;
+        }
       }
     }
-    return full_ != nullptr ? (*full_)[storage].data() : nullptr;
+    return full_ != nullptr ? (*full_)[storage].first : nullptr;
   }
+  [[nodiscard]] auto& engine() noexcept { return zero::detail::EngineAccess::engine(core_); }
 
   // What UnitCall tells.
   std::vector<Call*>& entered() noexcept { return entered_; }
@@ -486,7 +506,7 @@ class Sharded {
   std::vector<Record> units_{};
   std::shared_ptr<Call> calling_{};  ///< the innermost call whose forward pass this is
   std::vector<Call*> entered_{};     ///< by backward passes, and open
-  FullParameters<Core> const* full_ = nullptr;
+  zero::detail::WholeModel const* full_ = nullptr;
   detail::Settings settings_;
   bool begun_ = false;  ///< since the last step, gradients were reduced, or a micro-batch begun
 };

@@ -8,6 +8,7 @@
 #include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/engine.hpp"
 #include "zero/optimizer/engine_access.hpp"
+#include "zero/optimizer/parts.hpp"
 
 #include <torch/torch.h>
 
@@ -72,9 +73,14 @@ class WriteWatch {
         seen_.push_back(version);
         continue;
       }
+      auto& engine = zero::detail::EngineAccess::engine(*core_);
       if constexpr (Core::borrowed) {
-        if (parameter.data_ptr() != core_->parameter(t).data()) refuse_other_memory(tensor.name);
+        if (parameter.data_ptr() != engine.whole_parameter(t).first) {
+          refuse_other_memory(tensor.name);
+        }
       }
+      auto const& parts = engine.parts();
+      bool const masters = Core::borrowed && parts.types[parts.kind_of(t)].has_master();
       bool const asked = masters && use == Use::masters && !tensor.frozen && !seen_.empty();
       if (!asked || version == seen_[t]) continue;
       refuse("parameter",
@@ -86,9 +92,6 @@ class WriteWatch {
   }
 
  private:
-  static constexpr bool masters =
-      Core::borrowed && !std::same_as<typename Core::Parameter, typename Core::Master>;
-
   Core* core_;
   std::vector<torch::Tensor> const* parameters_;
   std::vector<std::int64_t> seen_{};

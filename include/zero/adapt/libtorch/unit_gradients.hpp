@@ -67,7 +67,6 @@ class ModuleGradients {
   }
 
  private:
-  using Wire = typename Core::Wire;
   static constexpr bool accumulates_in_full = Core::Accumulation::full_gradients;
 
   /// What the backward pass has left of a tensor: nothing, if it did not come there.
@@ -77,7 +76,6 @@ class ModuleGradients {
     if (!gradient.defined()) return gradient;
     std::string const& name = core_->tensors()[t].name;
     require_plain("gradient of parameter", name, gradient);
-    require_type<Wire>("gradient of parameter", name, gradient);
     return gradient.detach();
   }
   void copy(int u,
@@ -96,9 +94,16 @@ class ModuleGradients {
       }
     }();
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined()) continue;
+      if (!gradients[i].defined() || gradients[i].numel() == 0) continue;
+      void* memory = nullptr;
+      kernel::detail::with_real(lent_span(gradients[i]).dtype(), [&](auto number) {
+        memory = buffers.template as<decltype(number)>(i).data();
+      });
+      if (memory == nullptr) {
+        refuse("gradient of parameter", core_->tensors()[tensors[i]].name, "has no real numbers");
+      }
       torch::Tensor buffer = torch::from_blob(
-          buffers[i].data(), gradients[i].sizes(), gradients[i].options().requires_grad(false));
+          memory, gradients[i].sizes(), gradients[i].options().requires_grad(false));
       if (accumulates_in_full || tied(tensors[i])) {
         buffer.add_(gradients[i]);
       } else {
@@ -111,7 +116,7 @@ class ModuleGradients {
   /// was lent first.
   void lend(int u, std::vector<std::size_t> const& tensors, std::vector<torch::Tensor>& gradients) {
     torch::NoGradGuard const off;
-    std::vector<std::span<Wire>> lent;
+    std::vector<LentSpan> lent;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       torch::Tensor& ready = ready_[storage_of(tensors[i])];
       if (gradients[i].defined() && ready.defined()) {
@@ -119,7 +124,7 @@ class ModuleGradients {
       } else if (gradients[i].defined()) {
         ready = std::move(gradients[i]);
       }
-      lent.push_back(ready.defined() ? elements<Wire>(ready) : std::span<Wire>());
+      lent.push_back(ready.defined() ? lent_span(ready) : LentSpan());
     }
     core_->bind_gradients(u, lent);
     core_->reduce(core_->gradients(u));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/optimizer/api/guards.hpp"
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE {
@@ -34,7 +36,10 @@ class WholeModel {
     engine_->model().require_tensor(tensor);
     return views_[tensor];
   }
-  ZERO_APART [[nodiscard]] Elements operator[](std::string_view name) const;
+  /// @throws Error (invalid_argument) if there is none, or its elements are not of that type
+  ZERO_APART [[nodiscard]] Elements of(std::size_t tensor, DType asked) const;
+  /// @overload
+  ZERO_APART [[nodiscard]] Elements of(std::string_view name, DType asked) const;
 
  private:
   Engine* engine_;
@@ -66,12 +71,25 @@ class FullParameters {
   /// A tensor by its number in the description: [its elements].
   /// @throws Error (invalid_argument) if there is none
   [[nodiscard]] std::span<Parameter const> operator[](std::size_t tensor) const& {
-    return whole_[tensor].template as<Parameter const>();
+    return as<Parameter>(tensor);
   }
   /// The tensor of that name: [its elements].
   /// @throws Error (invalid_argument) if there is none
   [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
-    return whole_[name].template as<Parameter const>();
+    return as<Parameter>(name);
+  }
+  /// A tensor whose elements are of another type than `Parameter`: [its elements].
+  /// @tparam T  their type
+  /// @throws Error (invalid_argument) if there is no such tensor, or its elements are of another
+  ///   type
+  template <Element T>
+  [[nodiscard]] std::span<T const> as(std::size_t tensor) const& {
+    return whole_.of(tensor, dtype_of<T>).template as<T const>();
+  }
+  /// @overload
+  template <Element T>
+  [[nodiscard]] std::span<T const> as(std::string_view name) const& {
+    return whole_.of(name, dtype_of<T>).template as<T const>();
   }
 
  private:
@@ -82,6 +100,11 @@ class FullParameters {
     static_assert(!detail::is_temporary<FullParameters>,
                   "zero: a view must not outlive its guard, which ends with this statement: give "
                   "the guard a name");
+    return {};
+  }
+  template <class T, class Key>
+  std::span<T const> as(Key const& key) && {
+    static_cast<void>(std::move(*this)[key]);
     return {};
   }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/optimizer/model.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,9 +28,9 @@ class UnitTensors {
 
   [[nodiscard]] int unit() const noexcept { return unit_; }
   [[nodiscard]] std::size_t size() const noexcept { return own_->size(); }
-  [[nodiscard]] std::size_t index(std::size_t i) const {
-    if (i >= own_->size()) refuse(i);
-    return (*own_)[i];
+  [[nodiscard]] std::size_t index(std::integral auto i) const {
+    if (static_cast<std::size_t>(i) >= own_->size()) refuse(static_cast<std::size_t>(i));
+    return (*own_)[static_cast<std::size_t>(i)];
   }
   [[nodiscard]] std::size_t index(std::string_view name) const {
     return model_->in_unit(unit_, name);
@@ -86,14 +88,24 @@ class UnitParameters {
   /// Number of the unit's tensors, tied and frozen ones included.
   [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
   /// The i-th tensor of the unit, in registration order: [its elements].
-  /// @throws Error (invalid_argument) if there is none, or the guard was moved from
+  /// @throws Error (invalid_argument) if there is none, its elements are of another type, or the
+  ///   guard was moved from
   [[nodiscard]] std::span<Parameter const> operator[](std::size_t i) const& {
-    return live().parameter_view(tensors_.unit(), tensors_.index(i));
+    return live().template parameter_view<Parameter>(tensors_.unit(), tensors_.index(i));
   }
   /// The unit's tensor of that name: [its elements].
-  /// @throws Error (invalid_argument) if there is none, or the guard was moved from
+  /// @throws Error (invalid_argument) if there is none, its elements are of another type, or the
+  ///   guard was moved from
   [[nodiscard]] std::span<Parameter const> operator[](std::string_view name) const& {
-    return live().parameter_view(tensors_.unit(), tensors_.index(name));
+    return live().template parameter_view<Parameter>(tensors_.unit(), tensors_.index(name));
+  }
+  /// A tensor whose elements are of another type than `Parameter`: [its elements].
+  /// @tparam T   their type
+  /// @param key  the tensor's number in the unit, or its name
+  /// @throws Error (invalid_argument) as `operator[]`
+  template <Element T, class Key>
+  [[nodiscard]] std::span<T const> as(Key const& key) const& {
+    return live().template parameter_view<T>(tensors_.unit(), tensors_.index(key));
   }
   /// The same memory for a C kernel that reads it and takes `float*`. To write there is an error
   /// that nothing finds: ranks no longer have the same model.
@@ -116,6 +128,11 @@ class UnitParameters {
     static_assert(!detail::is_temporary<UnitParameters>,
                   "zero: a view must not outlive its guard, which ends with this statement: give "
                   "the guard a name");
+    return {};
+  }
+  template <class T, class Key>
+  std::span<T const> as(Key const& key) && {
+    static_cast<void>(std::move(*this)[key]);
     return {};
   }
 
@@ -163,14 +180,24 @@ class UnitGradients {
   /// Number of the unit's tensors, tied and frozen ones included.
   [[nodiscard]] std::size_t size() const noexcept { return tensors_.size(); }
   /// The i-th tensor's gradients, in registration order: [its elements], empty for frozen ones.
-  /// @throws Error (invalid_argument) if there is none, or the guard was spent or has ended
+  /// @throws Error (invalid_argument) if there is none, its gradients are of another type, or the
+  ///   guard was spent or has ended
   [[nodiscard]] std::span<Wire> operator[](std::size_t i) const {
-    return live().gradient_view(unit(), epoch_, tensors_.index(i));
+    return live().template gradient_view<Wire>(unit(), epoch_, tensors_.index(i));
   }
   /// The gradients of the unit's tensor of that name: [its elements], empty for frozen ones.
-  /// @throws Error (invalid_argument) if there is none, or the guard was spent or has ended
+  /// @throws Error (invalid_argument) if there is none, its gradients are of another type, or the
+  ///   guard was spent or has ended
   [[nodiscard]] std::span<Wire> operator[](std::string_view name) const {
-    return live().gradient_view(unit(), epoch_, tensors_.index(name));
+    return live().template gradient_view<Wire>(unit(), epoch_, tensors_.index(name));
+  }
+  /// A tensor's gradients of another type than `Wire`: [its elements], empty for frozen tensors.
+  /// @tparam T   their type
+  /// @param key  the tensor's number in the unit, or its name
+  /// @throws Error (invalid_argument) as `operator[]`
+  template <Element T, class Key>
+  [[nodiscard]] std::span<T> as(Key const& key) const {
+    return live().template gradient_view<T>(unit(), epoch_, tensors_.index(key));
   }
 
  private:

@@ -205,7 +205,8 @@ ZERO_BODY GradientStore::GradientStore(Model const& model,
       lent_(model.tensors,
             model.partition,
             "gradients",
-            types.front().wire,
+            types,
+            &StorageTypes::wire,
             form.gradients == Form::Gradients::lent,
             form.reduced == Form::Reduced::lent),
       slot_of_(model.partition.groups().size(), no_slot) {
@@ -284,7 +285,13 @@ ZERO_BODY ParameterStore::ParameterStore(std::vector<Tensor> const& tensors,
                                          Arena& arena)
     : partition_(&partition),
       form_(form),
-      lent_(tensors, partition, "parameters", types.front().parameter, form == Form::lent, false) {
+      lent_(tensors,
+            partition,
+            "parameters",
+            types,
+            &StorageTypes::parameter,
+            form == Form::lent,
+            false) {
   for (std::size_t k = 0; k < types.size(); ++k) {
     bases_.push_back(
         arena.take(Role::parameters, elements.kinds[k].parameters, types[k].parameter));

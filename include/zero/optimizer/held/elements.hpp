@@ -5,10 +5,13 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/layout/range.hpp"
+#include "zero/optimizer/api/lent_span.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -50,29 +53,56 @@ struct Elements {
   }
 };
 
-/// A trainer's list of spans, of whatever type.
+/// One tensor's elements as a trainer lends them.
+struct LentElements : Elements {
+  std::optional<DType> dtype{};  ///< that they are lent as, if that is known
+};
+
+/// A trainer's list of memory that it lends.
 class LentSpans {
  public:
   template <class T>
   explicit LentSpans(std::span<std::span<T> const> spans) noexcept
-      : spans_(spans.data()), size_(spans.size()), at_([](void const* list, std::size_t i) {
-          return Elements(static_cast<std::span<T> const*>(list)[i]);
+      : LentSpans(spans, [](void const* list, std::size_t i) -> LentElements {
+          auto const& elements = static_cast<std::span<T> const*>(list)[i];
+          return {Elements(elements), dtype_of<std::remove_const_t<T>>};
+        }) {}
+  /// Each of its own type.
+  template <class Void>
+  explicit LentSpans(std::span<BasicLentSpan<Void> const> spans) noexcept
+      : LentSpans(spans, [](void const* list, std::size_t i) -> LentElements {
+          auto const& lent = static_cast<BasicLentSpan<Void> const*>(list)[i];
+          return {Elements(const_cast<void*>(lent.data()), lent.size()), lent.dtype()};
+        }) {}
+  /// Of types that were lost before: those of the tensors.
+  explicit LentSpans(std::span<Elements const> spans) noexcept
+      : LentSpans(spans, [](void const* list, std::size_t i) -> LentElements {
+          return {static_cast<Elements const*>(list)[i]};
         }) {}
 
-  /// Of a type that was lost before.
-  explicit LentSpans(std::span<Elements const> spans) noexcept
-      : spans_(spans.data()),
-        size_(spans.size()),
-        at_([](void const* list, std::size_t i) { return static_cast<Elements const*>(list)[i]; }) {
-  }
-
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] Elements operator[](std::size_t i) const { return at_(spans_, i); }
+  [[nodiscard]] LentElements operator[](std::size_t i) const { return at_(spans_, i); }
 
  private:
+  using At = LentElements (*)(void const* list, std::size_t i);
+  template <class T>
+  LentSpans(std::span<T const> spans, At at) noexcept
+      : spans_(spans.data()), size_(spans.size()), at_(at) {}
+
   void const* spans_;
   std::size_t size_;
-  Elements (*at_)(void const* list, std::size_t i);
+  At at_;
+};
+
+/// The same from any container of elements that are `Lent`, one of them.
+template <class... Lent>
+class LentList : public LentSpans {
+ public:
+  template <class List,
+            class Item = std::remove_cvref_t<decltype(*std::data(std::declval<List&>()))>>
+    requires(std::same_as<Item, Lent> || ...)
+  LentList(List const& list)
+  noexcept : LentSpans(std::span<Item const>(list)) {}
 };
 
 template <class E>

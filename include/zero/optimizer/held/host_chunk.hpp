@@ -26,8 +26,9 @@ class HostChunk {
   /// The bytes of the chunk's first elements, as many of `wanted` as there is room for.
   /// @param width  of an element
   ZERO_APART [[nodiscard]] std::span<std::byte> first(std::uint64_t wanted, std::size_t width) {
-    std::size_t const bytes =
-        width * (wanted < capacity_ ? static_cast<std::size_t>(wanted) : capacity_);
+    // Of bytes there is room for more than of numbers.
+    std::size_t const most = width == 1 ? capacity_ * sizeof(double) : capacity_;
+    std::size_t const bytes = width * (wanted < most ? static_cast<std::size_t>(wanted) : most);
     if (capacity_ == small) return {here_, bytes};
     if (memory_.size() < bytes) memory_.resize(bytes);
     return {memory_.data(), bytes};

@@ -7,6 +7,7 @@
 #include "zero/base/error.hpp"
 #include "zero/layout/partition.hpp"
 #include "zero/layout/sort_indices.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/model.hpp"
@@ -29,13 +30,14 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// allocates nothing, so that trainers whose gradients move from step to step can bind every step.
 class LentTensors {
  public:
-  /// @param dtype  of all elements
+  /// @param types  of storage kinds, and which of them these elements are of
   /// @param lends  false where the library owns this memory, and nothing is ever lent
   /// @param written  reduced gradients are written here, so that none may be absent
   ZERO_APART ZERO_COLD LentTensors(std::vector<Tensor> const& tensors,
                                    Partition const& partition,
                                    char const* what,
-                                   DType dtype,
+                                   KindTypes const& types,
+                                   DType StorageTypes::*type,
                                    bool lends,
                                    bool written);
 
@@ -45,7 +47,7 @@ class LentTensors {
     return address_[partition_->place(tensor).storage];
   }
   [[nodiscard]] Array tensor(std::size_t tensor) const noexcept {
-    return {(*this)[tensor], dtype_};
+    return {(*this)[tensor], dtype(tensor)};
   }
 
   /// Is a tensor's memory not lent, which a gradient's need not be?
@@ -97,9 +99,13 @@ class LentTensors {
   enum class Lent : std::uint8_t { always, once, forgotten };
 
   /// Asks `lent_elements(t)` for every tensor's memory, once each and in order.
-  template <class LentElements>
-  void bind_each(LentElements const& lent_elements, bool need_frozen);
+  template <class Memory>
+  void bind_each(Memory const& lent_elements, bool need_frozen);
 
+  /// Of a tensor's elements.
+  [[nodiscard]] DType dtype(std::size_t tensor) const noexcept {
+    return dtypes_[partition_->place(tensor).kind];
+  }
   /// A gradient that is not there, and need not be.
   [[nodiscard]] bool is_absent(std::size_t tensor, Elements lent) const noexcept {
     bool const none = lent.first == nullptr && lent.count == 0;
@@ -107,7 +113,7 @@ class LentTensors {
   }
   /// Is a tensor's memory lent in this step already, and others have added to it?
   ZERO_APART [[nodiscard]] bool stays(std::size_t tensor, bool in_use) const noexcept;
-  ZERO_APART void require_memory(std::size_t t, Elements lent) const;
+  ZERO_APART void require_memory(std::size_t t, LentElements const& lent) const;
   /// Adds a tensor to `by_address_`, at once if it belongs before `hint`.
   ZERO_APART void add(std::size_t tensor, ByAddress::const_iterator hint);
   /// The first tensor, by address, that ends behind one.
@@ -123,7 +129,7 @@ class LentTensors {
   }
   [[nodiscard]] std::uintptr_t end_of(std::size_t tensor) const noexcept {
     auto const count = partition_->place(tensor).count;
-    return begin_of(tensor) + static_cast<std::size_t>(count) * size_of(dtype_);
+    return begin_of(tensor) + static_cast<std::size_t>(count) * size_of(dtype(tensor));
   }
   /// Sorts what was lent in one call, and adds it.
   ZERO_APART void add_all();
@@ -131,7 +137,7 @@ class LentTensors {
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   char const* what_;
-  DType dtype_;
+  std::vector<DType> dtypes_;  ///< of each storage kind
   bool written_;
   std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
@@ -147,17 +153,18 @@ class LentTensors {
 ZERO_BODY LentTensors::LentTensors(std::vector<Tensor> const& tensors,
                                    Partition const& partition,
                                    char const* what,
-                                   DType dtype,
+                                   KindTypes const& types,
+                                   DType StorageTypes::*type,
                                    bool lends,
                                    bool written)
     : tensors_(&tensors),
       partition_(&partition),
       what_(what),
-      dtype_(dtype),
       written_(written),
       address_(lends ? tensors.size() : 0, nullptr),
       lent_(lends ? tensors.size() : 0, Lent::always),
       in_place_(lends ? partition.bucket_count() : 0, nullptr) {
+  for (StorageTypes const& each : types) dtypes_.push_back(each.*type);
   order_.reserve(address_.size());
   spare_.reserve(address_.size());
   for (std::size_t t = 0; t < address_.size(); ++t) {
@@ -171,15 +178,16 @@ ZERO_BODY void LentTensors::bind(LentSpans const& lent, Model const& model, bool
     fail(ErrorKind::invalid_argument,
          {described.size(), " tensors are described but ", lent.size(), " ", what_, " are lent"});
   }
-  auto const slice = [&](std::size_t t) -> Elements {
+  auto const slice = [&](std::size_t t) -> LentElements {
     Tensor const& tensor = described[model.slices[t].described];
-    Elements const whole = lent[model.slices[t].described];
+    LentElements const whole = lent[model.slices[t].described];
     if (!tensor.stacked || whole.count == 0) return whole;
     if (std::uint64_t const count = element_count(tensor); whole.count != count) {
       refuse(tensor.name, {"has ", count, " elements, but ", whole.count, " are lent"});
     }
-    Array const all{static_cast<std::byte*>(whole.first), dtype_};
-    return {all.at(model.slices[t].first), static_cast<std::size_t>(partition_->place(t).count)};
+    Array const all{static_cast<std::byte*>(whole.first), dtype(t)};
+    auto const count = static_cast<std::size_t>(partition_->place(t).count);
+    return {{all.at(model.slices[t].first), count}, whole.dtype};
   };
   bind_each(slice, need_frozen);
 }
@@ -188,7 +196,15 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
   auto const& places = partition_->placement().places();
   std::uint64_t total = 0;
   for (std::size_t t = 0; t < places.size(); ++t) {
-    if (places[t].storage == t) total = checked_add(total, places[t].count);
+    if (places[t].storage != t) continue;
+    total = checked_add(total, places[t].count);
+    if (dtype(t) == dtypes_.front()) continue;
+    refuse(t,
+           {"is of ",
+            name(dtype(t)),
+            ", and a flat buffer has elements of one type, ",
+            name(dtypes_.front()),
+            "; lend a span for each tensor"});
   }
   if (total != flat.count) {
     fail(ErrorKind::invalid_argument,
@@ -201,11 +217,11 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
           flat.count > total ? "; where tensors lie with gaps between them, lend a span for each"
                              : ""});
   }
-  Array const all{static_cast<std::byte*>(flat.first), dtype_};
+  Array const all{static_cast<std::byte*>(flat.first), dtypes_.front()};
   std::uint64_t used = 0;
-  auto const next = [&](std::size_t t) -> Elements {
+  auto const next = [&](std::size_t t) -> LentElements {
     if (places[t].storage != t) return {};
-    Elements const lent{all.at(used), static_cast<std::size_t>(places[t].count)};
+    LentElements const lent{{all.at(used), static_cast<std::size_t>(places[t].count)}};
     used += places[t].count;
     return lent;
   };
@@ -304,15 +320,15 @@ ZERO_BODY void LentTensors::refuse_overlap_with(LentTensors& other) {
   }
 }
 
-template <class LentElements>
-void LentTensors::bind_each(LentElements const& lent_elements, bool need_frozen) {
+template <class Memory>
+void LentTensors::bind_each(Memory const& lent_elements, bool need_frozen) {
   auto const& places = partition_->placement().places();
   bound_ = false;
   order_.clear();
   while (!by_address_.empty()) spare_.push_back(by_address_.extract(by_address_.begin()));
   for (std::size_t t = 0; t < places.size(); ++t) {
     TensorPlace const& place = places[t];
-    Elements const lent = lent_elements(t);
+    LentElements const lent = lent_elements(t);
     bool const tied = place.storage != t;
     lent_[t] = Lent::always;
     if ((place.frozen && !need_frozen) || (tied && lent.count == 0) ||
@@ -337,7 +353,7 @@ ZERO_BODY bool LentTensors::stays(std::size_t tensor, bool in_use) const noexcep
          (in_use || partition_->groups()[partition_->group_of(tensor)].tied);
 }
 
-ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
+ZERO_BODY void LentTensors::require_memory(std::size_t t, LentElements const& lent) const {
   std::uint64_t const count = partition_->place(t).count;
   if (written_ && lent.count == 0 && count > 0) {
     refuse(t,
@@ -348,7 +364,11 @@ ZERO_BODY void LentTensors::require_memory(std::size_t t, Elements lent) const {
     refuse(t, {"has ", count, " elements, but ", lent.count, " are lent"});
   }
   if (count > 0 && lent.first == nullptr) refuse(t, "is lent as a null pointer");
-  if (lent.count > (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.first)) / size_of(dtype_)) {
+  if (count > 0 && lent.dtype.value_or(dtype(t)) != dtype(t)) {
+    refuse(t, {"is of ", name(dtype(t)), ", but lent as ", name(*lent.dtype)});
+  }
+  if (lent.count >
+      (UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(lent.first)) / size_of(dtype(t))) {
     refuse(t, "is lent beyond the end of the address space");
   }
 }
@@ -394,7 +414,7 @@ ZERO_BODY void LentTensors::add_all() {
 }
 
 ZERO_BODY void LentTensors::find_in_place(BucketSpan const& bucket) {
-  Array base{nullptr, dtype_};
+  Array base{nullptr, dtypes_[bucket.kind()]};
   std::byte* end = nullptr;
   bool one_run = bucket.whole().count() == bucket.padded();
   partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {

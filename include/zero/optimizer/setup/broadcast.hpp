@@ -23,7 +23,11 @@ ZERO_APART ZERO_COLD void broadcast_held(Parts& parts, int root);
 
 /// Parameters, master weights and frozen tensors from values that the root alone is asked for.
 /// Every rank keeps what it holds of what passes. Collective; blocks.
-ZERO_APART ZERO_COLD void broadcast_values(Parts& parts, ValueSource values, int root);
+/// @param loaded  tensors that are, the same on all ranks; null for all
+ZERO_APART ZERO_COLD void broadcast_values(Parts& parts,
+                                           ValueSource values,
+                                           int root,
+                                           std::vector<bool> const* loaded);
 
 /// What the root is asked for, for every rank that asks. The first element that is not at hand
 /// arrives with those that follow it in its tensor, so that each travels once where all ranks ask
@@ -43,11 +47,11 @@ class FromRoot {
   Parts* parts_;
   ValueSource values_;
   int root_;
-  DType type_;  ///< of values
   std::vector<std::byte> memory_;
   std::optional<Arena::Scratch> scratch_;  ///< where the host cannot reach the space
   std::size_t count_ = 0;                  ///< elements [first_, first_ + count_) of the tensor
   Tensor const* tensor_ = nullptr;
+  DType type_{};  ///< of its values
   std::size_t first_ = 0;
 };
 
@@ -69,21 +73,23 @@ ZERO_BODY void broadcast_held(Parts& parts, int root) {
 }
 
 ZERO_BODY FromRoot::FromRoot(Parts& parts, ValueSource values, int root)
-    : parts_(&parts),
-      values_(values),
-      root_(root),
-      type_(parts.kernels.types().value()),
-      memory_(capacity * size_of(type_)) {
+    : parts_(&parts), values_(values), root_(root) {
+  std::size_t width = 0;
+  for (std::size_t t = 0; t < parts.described.size(); ++t) {
+    width = (std::max)(width, size_of(parts.value_type(t)));
+  }
+  memory_.resize(capacity * width);
   if (!parts.space().host_accessible()) scratch_.emplace(parts.arena, memory_.size());
 }
 
 ZERO_BODY void FromRoot::operator()(Tensor const& tensor, std::size_t first, Elements out) {
-  Array to{static_cast<std::byte*>(out.first), type_};
+  auto* to = static_cast<std::byte*>(out.first);
   while (out.count > 0) {
     if (&tensor != tensor_ || first < first_ || first >= first_ + count_) fetch(tensor, first);
     std::size_t const count = (std::min)(first_ + count_ - first, out.count);
-    std::memcpy(to.first, Array{memory_.data(), type_}.at(first - first_), to.bytes(count));
-    to = to.from(count);
+    Array const from{memory_.data(), type_};
+    std::memcpy(to, from.at(first - first_), from.bytes(count));
+    to += from.bytes(count);
     out.count -= count;
     first += count;
   }
@@ -95,6 +101,7 @@ ZERO_BODY void FromRoot::fetch(Tensor const& tensor, std::size_t first) {
   std::size_t const slice = tensor.stacked ? elements / tensor.shape.front() : elements;
   std::size_t const count = (first / slice + 1) * slice;
   tensor_ = &tensor;
+  type_ = parts_->value_type(static_cast<std::size_t>(&tensor - parts_->described.data()));
   first_ = first;
   count_ = (std::min)(capacity, count - first);
   Ranks& ranks = parts_->comm();
@@ -116,7 +123,10 @@ ZERO_BODY void FromRoot::fetch(Tensor const& tensor, std::size_t first) {
   ranks.confirm();
 }
 
-ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
+ZERO_BODY void broadcast_values(Parts& parts,
+                                ValueSource values,
+                                int root,
+                                std::vector<bool> const* loaded) {
   bool const shares = parts.states.shares();
   FromRoot source(parts, values, root);
   Loader loader(parts, ValueSource(source), parts.overflow);
@@ -126,6 +136,7 @@ ZERO_BODY void broadcast_values(Parts& parts, ValueSource values, int root) {
       bool const updates = !shares || rank == parts.comm().rank();
       Range const range = shares ? bucket.share(rank) : bucket.whole();
       parts.partition.for_each_segment(range, [&](Segment const& piece) {
+        if (loaded != nullptr && !(*loaded)[piece.tensor]) return;
         Array parameter;
         Array master;
         if (!parts.parameters.shares(bucket.kind()) || updates) {

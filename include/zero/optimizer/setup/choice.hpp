@@ -115,7 +115,7 @@ template <class Precision, class Rule>
 [[nodiscard]] constexpr PolicyFacts arithmetic_facts() noexcept {
   return {.precision = Precision::name,
           .loss_scaled = Precision::loss_scaled,
-          .types = storage_types<Precision, Rule>,
+          .types = listed_types<Rule, Precisions<Precision>>,
           .state = dtype_of<typename Precision::State>};
 }
 /// What all policies decide.

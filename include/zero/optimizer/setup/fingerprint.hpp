@@ -4,6 +4,7 @@
 
 #include "zero/base/compare_fields.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 #include "zero/base/hash.hpp"
 #include "zero/layout/tensor.hpp"
@@ -115,6 +116,8 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(tensor.shape.size());
   for (std::size_t const extent : tensor.shape) hash.add(extent);
   hash.add(static_cast<std::uint64_t>(tensor.unit));
+  hash.add(tensor.dtype ? name(*tensor.dtype) : std::string_view());
+  hash.add(tensor.file_dtype.name());
   hash.add(std::bit_cast<std::uint64_t>(tensor.weight_decay));
   hash.add(std::bit_cast<std::uint64_t>(tensor.learning_rate));
   hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u) + (tensor.whole ? 4u : 0u));
@@ -191,6 +194,8 @@ ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tens
   record.subject_ = Message({"tensor ", t, ", ", shown[0], ", "}).text();
   record.add("name", tensor.name);
   record.add("unit", std::int64_t{tensor.unit});
+  record.add("type", tensor.dtype ? name(*tensor.dtype) : "the precision's");
+  record.add("type in files", tensor.file_dtype.name());
   record.add({}, "weight decay", tensor.weight_decay);
   record.add({}, "learning rate", tensor.learning_rate);
   record.add("frozen flag", std::int64_t{tensor.frozen});

@@ -49,7 +49,8 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
                          .first = static_cast<std::size_t>(slice.first + piece.first() + done),
                          .count = static_cast<std::size_t>(count),
                          .master = memory.front(),
-                         .states = std::span(memory).subspan(1)};
+                         .states = std::span(memory).subspan(1),
+                         .kind = piece.kind()};
       visit(run);
       if (fills) fit(parts, parts.overflow, arrays.front().dtype, run);
       for (std::size_t a = 0; fills && a < copies.size(); ++a) {

@@ -55,7 +55,7 @@ struct Agreed {
   RankGroups groups;
   std::vector<Tensor> described;
   Slices slices;
-  Partition partition;
+  TypedPartition model;
 };
 
 /// @par Collective  yes; blocks
@@ -118,14 +118,18 @@ ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) 
   if (setup.loss_scale != nullptr) require_valid(*setup.loss_scale);
   RankGroups groups(setup);
   Slices slices = take_apart(described);
-  Partition partition(slices.tensors,
-                      partition_options(setup.policies, setup.comm.size, setup.bucket));
+  // To name the type that a tensor has anyway says nothing, to other ranks or in files.
+  for (Tensor& tensor : slices.tensors) {
+    if (tensor.dtype == setup.policies.types.front().parameter) tensor.dtype.reset();
+  }
+  TypedPartition model =
+      partition_of(setup.policies, setup.comm.size, setup.bucket, slices.tensors);
   Arena scratch(setup.allocator, AnySpace(*setup.space_calls, setup.space));
   require_same(groups, scratch, fingerprint(setup, slices.tensors), slices.tensors);
   if (described.empty()) {
     fail(ErrorKind::invalid_argument, "the model has no tensors, so that nothing can be trained");
   }
-  return {setup, std::move(groups), std::move(described), std::move(slices), std::move(partition)};
+  return {setup, std::move(groups), std::move(described), std::move(slices), std::move(model)};
 }
 
 ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup, std::vector<Tensor> const& tensors) {

@@ -29,17 +29,34 @@ using TensorHashes = std::vector<std::uint64_t>;
   return (static_cast<std::uint64_t>(t) << 40) + element;
 }
 
+/// The first tensor of opaque bytes; there is one.
+[[nodiscard]] ZERO_COLD inline std::string const& first_opaque(Parts const& parts) {
+  std::vector<bool> const those = parts.tensors_of(Content::bytes);
+  auto const first = std::find(those.begin(), those.end(), true) - those.begin();
+  return parts.tensors[static_cast<std::size_t>(first)].name;
+}
+
+/// @param unset  the sum over ranks: 1 of each whose numbers have no values, and 2^32 of each whose
+///   opaque bytes have none
 /// @throws Error always, on every rank
-[[noreturn]] ZERO_COLD inline void refuse_unset(std::int64_t unset, int ranks) {
+[[noreturn]] ZERO_COLD inline void refuse_unset(Parts const& parts, std::int64_t unset, int ranks) {
+  std::int64_t const bytes = unset >> 32;
+  std::int64_t const numbers = unset - (bytes << 32);
+  bool const opaque = numbers == 0;
+  Message const what = opaque
+                           ? Message{"tensor '", first_opaque(parts), "' has no values on ", bytes}
+                           : Message{"parameters have no values on ", numbers};
   fail(ErrorKind::invalid_argument,
-       {"parameters have no values on ",
-        unset,
+       {what,
         " of ",
         ranks,
         ranks == 1 ? " rank" : " ranks",
-        ": before the first step call load_parameters(values), broadcast_parameters(values) or "
-        "fill_owned(fill), which leaves out frozen tensors; or adopt_parameters(), to start from "
-        "what lies there, zeros where nothing was written"});
+        ": before the first step call ",
+        opaque ? "load_bytes(values) or broadcast_bytes(values)"
+               : "load_parameters(values), broadcast_parameters(values) or fill_owned(fill), which "
+                 "leaves out frozen tensors",
+        "; or adopt_parameters(), to start from what lies there",
+        opaque ? "" : ", zeros where nothing was written"});
 }
 
 /// Sums of at most `StepControl::word_count` words, in the control's, which nobody reads between
@@ -71,12 +88,11 @@ ZERO_APART [[noreturn]] ZERO_COLD void refuse_values(Ranks& ranks,
                                                      bool held = false);
 
 /// Compares what every rank holds all of, hashed in the space.
-/// @param set  whether what this rank has is meant
 /// @par Collective  yes; blocks
 /// @par Cost        one pass over it, and an all-reduce of 72 bytes; allocates nothing unless ranks
 ///   differ
 /// @throws Error (communication) as `refuse_values`; (invalid_argument) as `refuse_unset`
-ZERO_APART ZERO_COLD void compare_held(Parts& parts, bool set);
+ZERO_APART ZERO_COLD void compare_held(Parts& parts);
 
 /// Compares what ranks of a model axis have alike: parameters and masters of tensors that are not
 /// partitioned over it, as far as this rank updates them, and frozen ones, as far as it holds them.
@@ -150,13 +166,17 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   auto const all = RankWords(ranks, parts.arena).gather(mine);
   std::string pairs;
   std::string tensor;
+  bool opaque = false;
   std::size_t first = parts.tensors.size();
   for (std::size_t t = 0; t < own.size() && pairs.empty(); ++t) {
     for (std::size_t rank = 0; rank < size; ++rank) {
       std::size_t const after = (rank + 1) % size;
       if (all[rank * mine.size() + own.size() + t] == all[after * mine.size() + t]) continue;
       pairs += Message({pairs.empty() ? " " : ", ", rank, " and ", after}).text();
-      if (tensor.empty()) tensor = Message({" of tensor '", parts.tensors[t].name, "'"}).text();
+      if (tensor.empty()) {
+        tensor = Message({" of tensor '", parts.tensors[t].name, "'"}).text();
+        opaque = parts.types[parts.partition.place(t).kind].opaque();
+      }
       if (held) first = t;
       // Around a ring of two they are the same two again.
       if (size == 2) break;
@@ -170,6 +190,7 @@ ZERO_BODY void refuse_values(Ranks& ranks,
   }
   // A broadcast is over the data axis.
   std::string_view const way = !of.empty() ? ""
+                               : opaque ? "; broadcast_bytes(values) gives all of them those of one"
                                : parts.form.parameters == StorageForm::Parameters::share
                                    ? "; broadcast_parameters(values) gives all of them those of one"
                                    : "; broadcast_parameters() gives all of them those of one";
@@ -212,9 +233,12 @@ ZERO_COLD void hash_held(Parts& parts, To const& to) {
   });
 }
 
-ZERO_BODY void compare_held(Parts& parts, bool set) {
+ZERO_BODY void compare_held(Parts& parts) {
+  bool const set = parts.now.of(Content::numbers).set || parts.policies.borrowed;
+  std::int64_t unset = set ? 0 : 1;
+  if (!parts.now.of(Content::bytes).set) unset += std::int64_t{1} << 32;
   if (parts.comm().size() == 1) {
-    if (!set) refuse_unset(1, 1);
+    if (unset != 0) refuse_unset(parts, unset, 1);
     return;
   }
   AnySpace const& space = parts.space();
@@ -223,18 +247,18 @@ ZERO_BODY void compare_held(Parts& parts, bool set) {
   space.zero(word, sizeof(all));
   hash_held(parts, [&](std::size_t) { return word; });
   space.download(&all, word, sizeof(all));
-  std::array<std::int64_t, 1 + Unanimity::word_count> words{set ? 0 : 1};
+  std::array<std::int64_t, 1 + Unanimity::word_count> words{unset};
   Unanimity::write(all, words.data() + 1);
   control_words(parts).sum(words);
-  if (words[0] != 0) refuse_unset(words[0], parts.comm().size());
+  if (words[0] != 0) refuse_unset(parts, words[0], parts.comm().size());
   if (Unanimity::holds(words.data() + 1, parts.comm().size())) return;
   TensorHashes own(parts.tensors.size());
-  std::size_t const bytes = own.size() * sizeof(own[0]);
-  Arena::Scratch const scratch(parts.arena, bytes);
+  std::size_t const size = own.size() * sizeof(own[0]);
+  Arena::Scratch const scratch(parts.arena, size);
   auto* const hashes = static_cast<std::uint64_t*>(scratch.data());
-  space.zero(hashes, bytes);
+  space.zero(hashes, size);
   hash_held(parts, [&](std::size_t t) { return hashes + t; });
-  space.download(own.data(), hashes, bytes);
+  space.download(own.data(), hashes, size);
   refuse_values(parts.comm(), parts, own, own, {}, true);
 }
 
@@ -274,7 +298,7 @@ ZERO_BODY void compare_masters(Parts& parts) {
   parts.space().upload(word, &first, sizeof(first));
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     // Lent parameters that nobody has adopted yet have no masters.
-    if (!parts.now.values_set || !piece.types().has_master()) return;
+    if (!parts.now.of(Content::numbers).set || !piece.types().has_master()) return;
     parts.kernels.of(piece.kind())
         .find_unrounded(word,
                         piece.parameter().first,

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,6 @@ class Loader {
       : parts_(&parts),
         values_(values),
         overflow_(overflow),
-        type_(parts.kernels.types().value()),
         chunk_(parts.space().host_accessible()),
         rounded_(parts.space().host_accessible()) {
     parts.now.refused = none_refused;
@@ -47,18 +47,17 @@ class Loader {
                                  Array also = {});
 
  private:
-  void upload(Array to, std::span<std::byte const> chunk, std::size_t count) {
+  void upload(Array to, DType type, std::span<std::byte const> chunk, std::size_t count) {
     AnySpace const& space = parts_->space();
-    if (to.dtype == type_) return space.upload(to.first, chunk.data(), chunk.size());
+    if (to.dtype == type) return space.upload(to.first, chunk.data(), chunk.size());
     std::span<std::byte> const rounded = rounded_.first(count, size_of(to.dtype));
-    kernel::convert_on_host(to.dtype, rounded.data(), type_, chunk.data(), count);
+    kernel::convert_on_host(to.dtype, rounded.data(), type, chunk.data(), count);
     space.upload(to.first, rounded.data(), rounded.size());
   }
 
   Parts* parts_;
   ValueSource values_;
   Overflow overflow_;
-  DType type_;  ///< of values: fp32 or fp64
   HostChunk chunk_;
   HostChunk rounded_;
 };
@@ -74,7 +73,7 @@ ZERO_APART ZERO_COLD void load(Parts& parts,
                                ValueSource values,
                                Overflow overflow,
                                std::vector<bool> const* loaded,
-                               FunctionRef<void()> all_asked);
+                               std::optional<FunctionRef<void()>> all_asked = {});
 
 /// Master weights from the parameters as they are.
 ZERO_APART ZERO_COLD void adopt(Parts const& parts);
@@ -89,26 +88,28 @@ ZERO_BODY void Loader::load(std::size_t t,
                             Array also) {
   Slice const& slice = parts_->slices[t];
   Tensor const& tensor = parts_->described[slice.described];
-  std::size_t const width = size_of(type_);
+  DType const type = parts_->value_type(slice.described);
+  std::size_t const width = size_of(type);
   for (std::uint64_t done = 0; done < count;) {
     std::span<std::byte> const chunk = chunk_.first(count - done, width);
     std::size_t const here = chunk.size() / width;
     OwnedRun const run{
         &tensor, static_cast<std::size_t>(slice.first + first + done), here, chunk.data(), {}};
     values_(tensor, run.first, Elements(chunk.data(), here));
-    fit(*parts_, overflow_, type_, run);
+    if (!is_integral(type)) fit(*parts_, overflow_, type, run);
     if (hash != nullptr) {
       auto const add = [&](auto const* values) {
         kernel::add_hash(hash, values, here, hash_place(t, first + done));
       };
-      if (type_ == DType::f64) {
-        add(reinterpret_cast<double const*>(chunk.data()));
-      } else {
-        add(reinterpret_cast<float const*>(chunk.data()));
+      // By the width of an element: bits alone count.
+      switch (width) {
+        case 1: add(reinterpret_cast<std::uint8_t const*>(chunk.data())); break;
+        case 4: add(reinterpret_cast<float const*>(chunk.data())); break;
+        default: add(reinterpret_cast<double const*>(chunk.data()));
       }
     }
-    if (to.first != nullptr) upload(to.from(done), chunk, here);
-    if (also.first != nullptr) upload(also.from(done), chunk, here);
+    if (to.first != nullptr) upload(to.from(done), type, chunk, here);
+    if (also.first != nullptr) upload(also.from(done), type, chunk, here);
     done += here;
   }
 }
@@ -117,7 +118,7 @@ ZERO_BODY void load(Parts& parts,
                     ValueSource values,
                     Overflow overflow,
                     std::vector<bool> const* loaded,
-                    FunctionRef<void()> all_asked) {
+                    std::optional<FunctionRef<void()>> all_asked) {
   Partition const& partition = parts.partition;
   int const rank = parts.comm().rank();
   int const ranks = parts.comm().size();
@@ -155,7 +156,7 @@ ZERO_BODY void load(Parts& parts,
   std::uint64_t next = 0;
   ask(
       true, [&](std::size_t) { return &own; }, [&](std::size_t) { return &next; });
-  all_asked();
+  if (all_asked) (*all_asked)();
   require_fit(parts);
   if (ranks == 1 || same_around(control_words(parts), own, next)) return;
   TensorHashes owns(parts.tensors.size());

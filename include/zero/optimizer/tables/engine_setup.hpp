@@ -17,6 +17,7 @@
 #include "zero/precision/loss_scale.hpp"
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -32,7 +33,8 @@ struct PolicyFacts {
   bool borrowed = false;        ///< the trainer lends parameters and gradients
   bool in_place = false;        ///< reduced gradients lie in lent ones
   bool loss_scaled = false;
-  StorageTypes types{};
+  /// Of precisions, the first for tensors that say nothing: at least one. Refers to constants.
+  std::span<StorageTypes const> types{};
   DType state = DType::f32;  ///< of a rule's states, if it has any
 
   [[nodiscard]] constexpr StorageChoice choice(int prefetch,
@@ -63,7 +65,7 @@ struct EngineSetup {
   CommunicatorRef model{};  ///< the model axis of a grid; without one all null
   SpaceCalls const* space_calls = nullptr;
   void const* space = nullptr;
-  KernelCalls const* const* kernels = nullptr;  ///< of each kind's types
+  KernelCalls const* const* kernels = nullptr;  ///< of each of the policies' types
   RuleCalls const* rule_calls = nullptr;
   void const* rule = nullptr;  ///< copied
   AllocatorRef allocator{};
