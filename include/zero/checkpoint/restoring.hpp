@@ -288,7 +288,7 @@ class Restore {
  private:
   /// Have all tensors of that content got values?
   [[nodiscard]] bool replaced(Content content) const {
-    std::vector<bool> const those = parts_->tensors_of(content);
+    std::vector<bool> const& those = parts_->tensors_of(content);
     for (std::size_t t = 0; t < plan_.values.size(); ++t) {
       if ((those.empty() || those[t]) && !plan_.values[t]) return false;
     }

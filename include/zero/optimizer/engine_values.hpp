@@ -113,7 +113,7 @@ ZERO_BODY void Engine::begin_values(std::string_view call) {
 
 template <class Work>
 void Engine::replace(Content content, Work const& work) {
-  std::vector<bool> const those = parts_->tensors_of(content);
+  std::vector<bool> const& those = parts_->tensors_of(content);
   begin_load(those, false);
   work(those.empty() ? nullptr : &those);
   end_load(those, false);

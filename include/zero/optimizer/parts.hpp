@@ -22,6 +22,7 @@
 #include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -93,7 +94,9 @@ struct Parts : Model {
   }
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unbound() const;
   /// Which of `tensors` are opaque, or are not; empty if all are meant.
-  ZERO_APART [[nodiscard]] ZERO_COLD std::vector<bool> tensors_of(Content content) const;
+  [[nodiscard]] std::vector<bool> const& tensors_of(Content content) const noexcept {
+    return contents[static_cast<std::size_t>(content)];
+  }
   /// Of the values that a trainer loads of a described tensor.
   [[nodiscard]] DType value_type(std::size_t tensor) const {
     StorageTypes const& own = types[kind_of(tensor)];
@@ -127,6 +130,7 @@ struct Parts : Model {
   Outcome outcome;
   UnitReaders readers;
   StepState now;
+  std::array<std::vector<bool>, 2> contents;  ///< what `tensors_of` is asked for
 };
 
 #if ZERO_BODIES
@@ -184,8 +188,15 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   auto const has_master = [](StorageTypes const& kind) { return kind.has_master(); };
   bool const masters = std::any_of(types.begin(), types.end(), has_master);
   for (Content const content : {Content::numbers, Content::bytes}) {
-    std::vector<bool> const those = tensors_of(content);
-    bool const none = !those.empty() && std::find(those.begin(), those.end(), true) == those.end();
+    auto const meant = [&](TensorPlace const& place) {
+      return types[place.kind].opaque() == (content == Content::bytes);
+    };
+    auto const& places = partition.placement().places();
+    bool const none = std::none_of(places.begin(), places.end(), meant);
+    if (!std::all_of(places.begin(), places.end(), meant)) {
+      std::vector<bool>& those = contents[static_cast<std::size_t>(content)];
+      for (TensorPlace const& place : places) those.push_back(meant(place));
+    }
     bool const lent = policies.borrowed && (content == Content::bytes || !masters);
     now.of(content) = {.set = lent || none, .confirmed = none, .none = none};
   }
@@ -200,18 +211,6 @@ ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {
     count += partition.place(t).frozen ? 0u : 1u;
   }
   return count;
-}
-
-ZERO_BODY std::vector<bool> Parts::tensors_of(Content content) const {
-  std::vector<bool> those;
-  bool all = true;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    bool const opaque = types[partition.place(t).kind].opaque();
-    those.push_back(opaque == (content == Content::bytes));
-    all = all && those.back();
-  }
-  if (all) those.clear();
-  return those;
 }
 
 ZERO_BODY void Parts::refuse_unbound() const {

@@ -31,7 +31,7 @@ using TensorHashes = std::vector<std::uint64_t>;
 
 /// The first tensor of opaque bytes; there is one.
 [[nodiscard]] ZERO_COLD inline std::string const& first_opaque(Parts const& parts) {
-  std::vector<bool> const those = parts.tensors_of(Content::bytes);
+  std::vector<bool> const& those = parts.tensors_of(Content::bytes);
   auto const first = std::find(those.begin(), those.end(), true) - those.begin();
   return parts.tensors[static_cast<std::size_t>(first)].name;
 }
