@@ -85,7 +85,11 @@ void train(
     clipped += report.clip_coefficient < 1. ? 1 : 0;
   }
   expect(clipped == 3, "what was tried");
-  expect(one.held() == one.plan().memory, "what is held");
+  auto const plan = one.plan();
+  expect(one.held() == plan.memory, "what is held");
+  std::uint64_t states = 0;
+  for (auto const& array : plan.state_arrays) states += array.bytes;
+  expect(states == plan.memory[zero::Role::state], "states by their names");
   one.check_parameters();
 }
 

@@ -1,5 +1,6 @@
 /// What a trainer gives, sees and changes of tensors of several types: each in its own.
 #include "contracts/ranks.hpp"
+#include "contracts/recording.hpp"
 #include "support/kinds_model.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
@@ -17,6 +18,17 @@ using zero::stage::Pos;
 using zero::stage::PosG;
 using zero::stage::PosGP;
 using zero::stage::Replicated;
+
+/// The same precisions, each of which comes first in one of these lists: tensors of the other then
+/// have masters, or are the first whose memory is narrower.
+using Turned = zero::ByTensor<Fp32, zero::Mixed<bf16>>;
+
+/// The model whose tensors all name their type, and have it under either list.
+std::vector<Tensor> typed_model() {
+  std::vector<Tensor> tensors = model();
+  for (Tensor& tensor : tensors) tensor.dtype = type_of(tensor);
+  return tensors;
+}
 
 /// Other values than those of `fill`, of which frozen tensors keep theirs.
 float other_value(Tensor const& tensor, std::size_t i) {
@@ -42,16 +54,32 @@ void compare(One& one, Two& two, int rank, Expect const& expect) {
     optimizer->step();
   }
   expect(bits(one) == bits(two), "parameters after a step");
+  one.check_parameters();
 }
+
+/// Halves whose states are halves as well.
+struct HalfStates {
+  static constexpr std::string_view name = "half states";
+  using Parameter = bf16;
+  using Wire = float;
+  using Accumulate = float;
+  using Master = float;
+  using State = bf16;
+  static constexpr bool loss_scaled = false;
+  friend bool operator==(HalfStates const&, HalfStates const&) = default;
+};
 
 }  // namespace
 
-TEST_CASE_TEMPLATE(
-    "gradients are shown and changed in the type of their tensor", Stage, Replicated, PosG, PosGP) {
-  INFO("stage " << Stage::name);
+TEST_CASE_TEMPLATE("gradients are shown and changed in the type of their tensor",
+                   O,
+                   contracts::Optimizer<Replicated, Both>,
+                   contracts::Optimizer<PosG, Turned>,
+                   contracts::Optimizer<PosGP, Both>) {
+  INFO("stage " << O::Stage::name << ", precisions " << O::Precision::name);
   for (int const ranks : {1, 4}) {
     contracts::on_ranks(ranks, [&](InProcess& comm, auto const& expect) {
-      contracts::Optimizer<Stage, Both> optimizer{comm, model(), zero::Bucket{5000}};
+      O optimizer{comm, typed_model(), zero::Bucket{5000}};
       optimizer.load_parameters(fill);
       optimizer.load_bytes(fill_bytes);
       pass(optimizer, 0, comm.rank(), type_of, expect);
@@ -63,7 +91,7 @@ TEST_CASE_TEMPLATE(
       };
       optimizer.change_gradients([&](Tensor const& tensor, std::size_t, auto run, double) {
         take(tensor, run);
-        for (auto& each : run) each = std::remove_reference_t<decltype(each)>(1.f);
+        for (auto& each : run) each = std::remove_cvref_t<decltype(each)>(1.f);
       });
       double const scale = 1. / ranks;
       auto const all = static_cast<double>(optimizer.plan().trained_elements);
@@ -81,20 +109,20 @@ TEST_CASE_TEMPLATE(
 }
 
 TEST_CASE_TEMPLATE("what is filled in becomes masters and parameters of each type",
-                   Stage,
-                   Replicated,
-                   Pos,
-                   PosGP) {
-  INFO("stage " << Stage::name);
+                   O,
+                   contracts::Optimizer<Replicated, Turned>,
+                   contracts::Optimizer<Pos, Both>,
+                   contracts::Optimizer<PosGP, Turned>) {
+  INFO("stage " << O::Stage::name << ", precisions " << O::Precision::name);
   for (int const ranks : {1, 3}) {
     contracts::on_ranks(ranks, [&](InProcess& comm, auto const& expect) {
-      contracts::Optimizer<Stage, Both> filled{comm, model(), zero::Bucket{5000}};
+      O filled{comm, typed_model(), zero::Bucket{5000}};
       filled.load_parameters(fill);
       filled.load_bytes(fill_bytes);
       filled.fill_owned([](Tensor const& tensor, std::size_t first, auto master, auto) {
         fill_other(tensor, first, master);
       });
-      contracts::Optimizer<Stage, Both> loaded{comm, model(), zero::Bucket{5000}};
+      O loaded{comm, typed_model(), zero::Bucket{5000}};
       loaded.load_bytes(fill_bytes);
       loaded.load_parameters(fill_other);
       filled.visit_owned([&](Tensor const& tensor, std::size_t first, auto master, auto) {
@@ -107,11 +135,111 @@ TEST_CASE_TEMPLATE("what is filled in becomes masters and parameters of each typ
   }
 }
 
-TEST_CASE_TEMPLATE("what lies in tensors of each type is adopted", Stage, Replicated, PosG) {
-  INFO("stage " << Stage::name);
+TEST_CASE("states are shown and filled in in the type that a tensor's precision has for them") {
+  auto comms = InProcess::group(1);
+  contracts::Optimizer<PosG, zero::ByTensor<HalfStates, Fp32>> optimizer{comms[0], typed_model()};
+  optimizer.load_parameters(fill);
+  optimizer.load_bytes(fill_bytes);
+  std::size_t shown = 0;
+  auto const take = [&](Tensor const& tensor, std::size_t, auto const& master, auto const& states) {
+    using State =
+        std::remove_const_t<typename std::remove_cvref_t<decltype(states[0])>::element_type>;
+    CHECK(zero::dtype_of<State> == type_of(tensor));
+    for (auto const& state : states) {
+      CHECK(state.size() == master.size());
+      shown += state.size();
+    }
+  };
+  optimizer.fill_owned([&](Tensor const& tensor, std::size_t first, auto master, auto states) {
+    take(tensor, first, master, states);
+    for (auto& state : states) {
+      for (auto& each : state) each = std::remove_cvref_t<decltype(each)>(0.5f);
+    }
+  });
+  CHECK(std::exchange(shown, 0) == 2 * optimizer.plan().trained_elements);
+  optimizer.visit_owned([&](Tensor const& tensor, std::size_t first, auto master, auto states) {
+    take(tensor, first, master, states);
+    for (auto& state : states) {
+      for (auto const& each : state) CHECK(static_cast<float>(each) == 0.5f);
+    }
+  });
+  CHECK(shown == 2 * optimizer.plan().trained_elements);
+}
+
+TEST_CASE("bytes make up for no load of numbers that failed, nor numbers for bytes") {
+  auto comms = InProcess::group(1);
+  contracts::Optimizer<PosG, Both> optimizer{comms[0], model()};
+  auto const fail = [](Tensor const&, std::size_t, auto) { throw std::runtime_error("no"); };
+  auto const lost = [&](std::string const& first, int others) {
+    return refusal([&] { optimizer.step(); }) ==
+           "a load failed halfway: the values of tensor '" + first + "' and of " +
+               std::to_string(others) +
+               " more are neither the old nor the new; load a checkpoint or a model that has them";
+  };
+  CHECK_THROWS_AS(optimizer.load_parameters(fail), std::runtime_error);
+  optimizer.load_bytes(fill_bytes);
+  CHECK(lost("wte", 8));
+  optimizer.load_parameters(fill);
+  CHECK_THROWS_AS(optimizer.load_bytes(fail), std::runtime_error);
+  optimizer.load_parameters(fill);
+  CHECK(lost("codes", 1));
+  optimizer.load_bytes(fill_bytes);
+  pass(optimizer, 0, 0, type_of, [](bool holds, std::string const& name) {
+    CHECK_MESSAGE(holds, name);
+  });
+  optimizer.step();
+}
+
+TEST_CASE_TEMPLATE("buckets of the second type travel from where they lie in lent memory",
+                   Precisions,
+                   Both,
+                   Turned) {
+  INFO("precisions " << Precisions::name);
+  using Second = std::conditional_t<std::same_as<Precisions, Both>, float, bf16>;
+  std::vector<Tensor> const tensors{{.name = "first", .shape = {512}},
+                                    {.name = "a", .shape = {512}, .dtype = zero::dtype_of<Second>},
+                                    {.name = "b", .shape = {512}, .dtype = zero::dtype_of<Second>}};
+  contracts::on_ranks(2, [&](InProcess& inner, auto const& expect) {
+    contracts::Watched watched{inner};
+    contracts::WatchedOptimizer<PosG, Precisions, zero::Borrowed<>> optimizer{watched.comm,
+                                                                              tensors};
+    struct Memory {
+      std::vector<typename Precisions::Parameter> first{
+          std::vector<typename Precisions::Parameter>(512)};
+      std::vector<Second> second{std::vector<Second>(1024)};
+      std::vector<zero::LentSpan> list{
+          std::span(first), std::span(second).first(512), std::span(second).last(512)};
+    };
+    Memory parameters;
+    Memory gradients;
+    optimizer.bind(parameters.list, gradients.list);
+    optimizer.load_parameters([](Tensor const&, std::size_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 0.5f);
+    });
+    watched.comm.forget();
+    optimizer.reduce(optimizer.gradients(0));
+    optimizer.step();
+    int found = 0;
+    for (zero::Collective const& call : watched.comm.calls()) {
+      if (call.bucket < 0 || call.dtype != zero::dtype_of<Second>) continue;
+      ++found;
+      void const* const all = call.op == zero::Op::all_gather ? call.recv : call.send;
+      Memory const& own = call.op == zero::Op::all_gather ? parameters : gradients;
+      expect(all == own.second.data(), "where a bucket lies");
+    }
+    expect(found == 2, "one bucket, there and back");
+  });
+}
+
+TEST_CASE_TEMPLATE("what lies in tensors of each type is adopted",
+                   O,
+                   contracts::Optimizer<Replicated, Turned>,
+                   contracts::Optimizer<PosG, Both>,
+                   contracts::Optimizer<PosG, Turned>) {
+  INFO("stage " << O::Stage::name << ", precisions " << O::Precision::name);
   for (int const ranks : {1, 3}) {
     contracts::on_ranks(ranks, [&](InProcess& comm, auto const& expect) {
-      contracts::Optimizer<Stage, Both> written{comm, model(), zero::Bucket{5000}};
+      O written{comm, typed_model(), zero::Bucket{5000}};
       for (std::size_t t = 0; t < written.tensors().size(); ++t) {
         Tensor const& tensor = written.tensors()[t];
         as_typed(tensor, [&]<class T>(T) {
@@ -126,7 +254,7 @@ TEST_CASE_TEMPLATE("what lies in tensors of each type is adopted", Stage, Replic
         });
       }
       written.adopt_parameters();
-      contracts::Optimizer<Stage, Both> loaded{comm, model(), zero::Bucket{5000}};
+      O loaded{comm, typed_model(), zero::Bucket{5000}};
       loaded.load_parameters(fill_rounded);
       loaded.load_bytes(fill_bytes);
       compare(written, loaded, comm.rank(), expect);

@@ -283,9 +283,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   work.run([&] { load(parts, ValueSource(ask), options.overflow, &loaded, asked); });
   engine.end_load(loaded, false);
   // What keeps its values may have none.
-  if (match.report.missing.empty() && match.report.misfits.empty()) {
-    engine.values_are_set(true);
-  }
+  engine.all_are_set(loaded, true);
   return std::move(match.report);
 }
 

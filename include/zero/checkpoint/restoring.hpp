@@ -273,9 +273,7 @@ class Restore {
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
     engine_->end_load(replaced_, all);
-    for (Content const content : {Content::numbers, Content::bytes}) {
-      if (replaced(content)) engine_->values_are_set(content, false);
-    }
+    engine_->all_are_set(plan_.values, false);
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
     report_.user = std::move(catalog_.manifest.user);
@@ -286,14 +284,6 @@ class Restore {
   }
 
  private:
-  /// Have all tensors of that content got values?
-  [[nodiscard]] bool replaced(Content content) const {
-    std::vector<bool> const& those = parts_->tensors_of(content);
-    for (std::size_t t = 0; t < plan_.values.size(); ++t) {
-      if ((those.empty() || those[t]) && !plan_.values[t]) return false;
-    }
-    return true;
-  }
   /// Is each name one of an optimizer, and stays with it?
   void require_names() const {
     for (auto const& [there, here] : all_names_) {

@@ -92,8 +92,8 @@ class Engine {
   /// @param confirmed  whether all ranks are known to have got the same
   /// @param all        frozen tensors, too
   ZERO_APART void values_are_set(Content content, bool confirmed, bool all = true) noexcept;
-  /// All of them have.
-  ZERO_APART void values_are_set(bool confirmed) noexcept;
+  /// The same of each content whose tensors have all been `loaded`; empty: all tensors have.
+  ZERO_APART void all_are_set(std::vector<bool> const& loaded, bool confirmed) noexcept;
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   ZERO_APART void require_values() const;
   /// Who sees what others do to lent parameters, and may refuse what is about to happen with an

@@ -170,7 +170,7 @@ ZERO_BODY void Engine::broadcast(int root) {
   broadcast_held(*parts_, root);
   detail::adopt(*parts_);
   end_load({}, false);
-  values_are_set(true);
+  all_are_set({}, true);
 }
 
 ZERO_BODY void Engine::broadcast(Content content, ValueSource values, int root) {
@@ -182,7 +182,7 @@ ZERO_BODY void Engine::broadcast(Content content, ValueSource values, int root) 
 ZERO_BODY void Engine::adopt() {
   begin_values("adopt_parameters");
   detail::adopt(*parts_);
-  values_are_set(false);
+  all_are_set({}, false);
 }
 
 ZERO_BODY void Engine::fill(OwnedVisitor fill) {
@@ -281,9 +281,16 @@ ZERO_BODY void Engine::values_are_set(Content content, bool confirmed, bool all)
   if (watch_) (*watch_)(WatchedUse::set);
 }
 
-ZERO_BODY void Engine::values_are_set(bool confirmed) noexcept {
-  values_are_set(Content::numbers, confirmed);
-  values_are_set(Content::bytes, confirmed);
+ZERO_BODY void Engine::all_are_set(std::vector<bool> const& loaded, bool confirmed) noexcept {
+  for (Content const content : {Content::numbers, Content::bytes}) {
+    std::vector<bool> const& those = parts_->tensors_of(content);
+    bool all = true;
+    for (std::size_t t = 0; t < loaded.size(); ++t) {
+      bool const meant = (those.empty() || those[t]) && parts_->partition.place(t).storage == t;
+      all = all && (!meant || loaded[t]);
+    }
+    if (all) values_are_set(content, confirmed);
+  }
 }
 
 ZERO_BODY void Engine::require_values() const {

@@ -288,7 +288,12 @@ TEST_CASE("a plan of several kinds is the sum of theirs") {
         CHECK(both.sent.publish == wide.sent.publish + narrow.sent.publish);
         CHECK(both.sent.gather == wide.sent.gather + narrow.sent.gather);
         CHECK(both.bucket_bytes == std::max(wide.bucket_bytes, narrow.bucket_bytes));
+        CHECK(both.asked_bucket_bytes == narrow.asked_bucket_bytes);
+        CHECK(both.asked_bucket_bytes == 2 * wide.asked_bucket_bytes);
         CHECK(both.state_arrays.size() == 3);
+        std::uint64_t states = 0;
+        for (auto const& array : both.state_arrays) states += array.bytes;
+        CHECK(states == both.memory[Role::state]);
       }
     }
   }
