@@ -4,6 +4,7 @@
 namespace kinds_libtorch_test {
 namespace {
 
+using zero::libtorch::Frozen;
 using zero::libtorch::Optimizer;
 using zero::libtorch::Sharded;
 using Both = zero::ByTensor<zero::Mixed<zero::bf16>, zero::Fp32>;
@@ -54,6 +55,28 @@ TEST_CASE("under Pos+g+p its bytes are partitioned, and come with their unit") {
     auto const all = sharded.full_parameters();
     check(module->w, module->n, module->base);
   });
+}
+
+TEST_CASE("integers stay frozen where all else may be trained later") {
+  Scaled module(0);
+  module->n.set_requires_grad(false);
+  auto const tensors = zero::libtorch::describe(*module, Frozen::may_thaw).tensors;
+  CHECK(!tensors[1].frozen);
+  CHECK(tensors[2].frozen);
+}
+
+TEST_CASE("a gradient of another type than its parameter's is refused by name") {
+  zero::Self comm;
+  Scaled lent(0), sharded(0);
+  lent->n.mutable_grad() = sharded->n.mutable_grad() = torch::zeros({3}, torch::kDouble);
+  CHECK(refusal([&] {
+          Optimizer opt{comm, *lent, Both{}};
+          opt.step();
+        }) == "gradients: tensor 'n' is of fp32, but lent as fp64");
+  CHECK(refusal([&] {
+          Sharded opt{comm, *sharded, {sharded}, Both{}, zero::stage::PosGP{}};
+          opt.step();
+        }) == "tensor 'n' has gradients of fp32, not of fp64: name their type, with as<T>");
 }
 
 TEST_CASE("a trained parameter of a type that no precision has is refused by name") {

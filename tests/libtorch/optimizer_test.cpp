@@ -91,7 +91,8 @@ TEST_CASE("a backward pass through a graph of before a step is refused by autogr
 struct Bag : torch::nn::Module {
   explicit Bag(std::vector<torch::Tensor> const& tensors) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      all.push_back(register_parameter("p" + std::to_string(t), tensors[t]));
+      bool const trains = tensors[t].is_floating_point();
+      all.push_back(register_parameter("p" + std::to_string(t), tensors[t], trains));
     }
   }
   std::vector<torch::Tensor> all;

@@ -146,7 +146,8 @@ inline void add(
   tensor.dtype = library_type(parameter.scalar_type());
   if (parameter.scalar_type() == torch::kChar) tensor.file_dtype = "I8";
   if (parameter.scalar_type() == torch::kBool) tensor.file_dtype = "BOOL";
-  tensor.frozen = frozen == Frozen::stays && !parameter.requires_grad();
+  bool const stays = frozen == Frozen::stays || !parameter.is_floating_point();
+  tensor.frozen = stays && !parameter.requires_grad();
   for (auto const extent : parameter.sizes()) {
     tensor.shape.push_back(static_cast<std::size_t>(extent));
   }

@@ -180,8 +180,7 @@ class Sharded {
       }
       bool yes = false;
     };
-    explicit FullModel(Sharded& sharded)
-        : sharded_(&sharded), parameters_(sharded.engine()) {
+    explicit FullModel(Sharded& sharded) : sharded_(&sharded), parameters_(sharded.engine()) {
       sharded.full_ = &parameters_;
       sharded.place_all();
       if (exchanged()) operations_.emplace(ended_);

@@ -4,12 +4,13 @@
 
 #include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
+#include "zero/layout/storage_types.hpp"
+#include "zero/optimizer/engine_access.hpp"
 #include "zero/sharded_optimizer.hpp"
 
 #include <torch/torch.h>
 
 #include <cstddef>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +60,7 @@ class ModuleGradients {
       copy(u, tensors, gradients);
     }
   }
-  /// RankOptions by the core when a unit's lent gradients are no longer read.
+  /// Called by the core when a unit's lent gradients are no longer read.
   void operator()(int unit) noexcept {
     for (std::size_t t = 0; t < ready_.size(); ++t) {
       if (core_->tensors()[t].unit == unit) ready_[storage_of(t)] = torch::Tensor();
@@ -86,31 +87,21 @@ class ModuleGradients {
       std::size_t const t = tensors[i];
       if (trained(t) && !gradients[i].defined()) core_->without_gradient(core_->tensors()[t]);
     }
-    auto buffers = [&] {
-      if constexpr (accumulates_in_full) {
-        return core_->gradients(u);
-      } else {
-        return core_->gradients(u, overwrite);
-      }
-    }();
+    auto& engine = zero::detail::EngineAccess::engine(*core_);
+    auto const epoch = engine.open(u, !accumulates_in_full);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined() || gradients[i].numel() == 0) continue;
-      void* memory = nullptr;
-      kernel::detail::with_real(lent_span(gradients[i]).dtype(), [&](auto number) {
-        memory = buffers.template as<decltype(number)>(i).data();
-      });
-      if (memory == nullptr) {
-        refuse("gradient of parameter", core_->tensors()[tensors[i]].name, "has no real numbers");
-      }
-      torch::Tensor buffer = torch::from_blob(
-          memory, gradients[i].sizes(), gradients[i].options().requires_grad(false));
+      if (!gradients[i].defined()) continue;
+      engine.require_type(tensors[i], &StorageTypes::wire, lent_span(gradients[i]).dtype());
+      torch::Tensor buffer = torch::from_blob(engine.gradient(u, epoch, tensors[i]).first,
+                                              gradients[i].sizes(),
+                                              gradients[i].options().requires_grad(false));
       if (accumulates_in_full || tied(tensors[i])) {
         buffer.add_(gradients[i]);
       } else {
         buffer.copy_(gradients[i]);
       }
     }
-    core_->reduce(std::move(buffers));
+    engine.reduce(u, epoch);
   }
   /// Lends them until they are free. What is tied, or adds up over micro-batches, stays where it
   /// was lent first.
