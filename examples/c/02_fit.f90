@@ -11,7 +11,7 @@ module zero_c
     integer(c_int64_t) :: shape(8)
     integer(c_int32_t) :: dims, unit, flags
     real(c_float) :: learning_rate, weight_decay
-    integer(c_int32_t) :: reserved
+    integer(c_int32_t) :: dtype
   end type
   type, bind(c) :: rule_t
     integer(c_int64_t) :: size
