@@ -19,22 +19,29 @@ struct Operation {
   std::uint64_t (*bytes)(DevicePlan const&);
 };
 
-std::vector<Operation> all_operations() {
-  return {{"reduce gradients",
-           [](DevicePlan const& p) { return p.optimizer.traffic.reduce; },
-           [](DevicePlan const& p) { return p.optimizer.sent.reduce; }},
-          {"publish parameters",
-           [](DevicePlan const& p) { return p.optimizer.traffic.publish; },
-           [](DevicePlan const& p) { return p.optimizer.sent.publish; }},
-          {"gather parameters",
-           [](DevicePlan const& p) { return p.optimizer.traffic.gather; },
-           [](DevicePlan const& p) { return p.optimizer.sent.gather; }},
-          {"all-reduce activations (formula)",
-           [](DevicePlan const& p) { return p.model_elements; },
-           [](DevicePlan const& p) { return p.model_bytes; }},
-          {"gather checkpoints",
-           [](DevicePlan const& p) { return p.checkpoint_elements; },
-           [](DevicePlan const& p) { return p.checkpoint_bytes; }}};
+/// @param frozen  are there frozen tensors?
+std::vector<Operation> all_operations(bool frozen) {
+  std::vector<Operation> all{{"reduce gradients",
+                              [](DevicePlan const& p) { return p.optimizer.traffic.reduce; },
+                              [](DevicePlan const& p) { return p.optimizer.sent.reduce; }},
+                             {"publish parameters",
+                              [](DevicePlan const& p) { return p.optimizer.traffic.publish; },
+                              [](DevicePlan const& p) { return p.optimizer.sent.publish; }},
+                             {"gather parameters",
+                              [](DevicePlan const& p) { return p.optimizer.traffic.gather; },
+                              [](DevicePlan const& p) { return p.optimizer.sent.gather; }}};
+  if (frozen) {
+    all.push_back({"gather frozen parameters",
+                   [](DevicePlan const& p) { return p.optimizer.traffic.frozen; },
+                   [](DevicePlan const& p) { return p.optimizer.sent.frozen; }});
+  }
+  all.push_back({"all-reduce activations (formula)",
+                 [](DevicePlan const& p) { return p.model_elements; },
+                 [](DevicePlan const& p) { return p.model_bytes; }});
+  all.push_back({"gather checkpoints",
+                 [](DevicePlan const& p) { return p.checkpoint_elements; },
+                 [](DevicePlan const& p) { return p.checkpoint_bytes; }});
+  return all;
 }
 
 std::vector<std::string> columns(std::string first) {
@@ -74,7 +81,7 @@ std::vector<Chart> charts(Setup setup, std::vector<DevicePlan> const& plans) {
              .x_label = "stage",
              .y_label = "GB",
              .bars = stage_names()};
-  for (Operation const& operation : all_operations()) {
+  for (Operation const& operation : all_operations(setup.model.adapters > 0)) {
     Series layer{.title = operation.name, .points = {}};
     for (DevicePlan const& plan : plans) {
       layer.points.emplace_back(0, static_cast<double>(operation.bytes(plan)) / 1e9);
@@ -134,7 +141,7 @@ Table nodes(Setup const& setup, std::vector<DevicePlan> const& plans, int per_no
                                       .element = wire};
     };
     auto const sums = blocks(sent_each.reduce);
-    auto const gathers = blocks(sent_each.publish + sent_each.gather);
+    auto const gathers = blocks(sent_each.publish + sent_each.gather + sent_each.frozen);
     auto const times = static_cast<std::uint64_t>(groups);
     std::uint64_t const sent[] = {
         sums.flat(), sums.chained(), sums.chained(true), gathers.relayed()};
@@ -166,7 +173,7 @@ Report make(SetupOptions const& options, int per_node, bool draws) {
   auto const plans = plans_of(setup);
   Report report;
   report.head = {sentence(setup.model), sentence(setup)};
-  auto const operations = all_operations();
+  auto const operations = all_operations(setup.model.adapters > 0);
   for (bool const in_bytes : {false, true}) {
     Table table{.name = in_bytes ? "bytes" : "elements",
                 .title = std::string(in_bytes ? "bytes" : "elements") + " sent per rank and step",
@@ -196,8 +203,9 @@ Report make(SetupOptions const& options, int per_node, bool draws) {
   if (per_node > 0) report.tables.push_back(nodes(setup, plans, per_node));
   std::vector<Cell> ratio{"optimizer's elements over parameters"};
   for (DevicePlan const& plan : plans) {
-    double const times = static_cast<double>(plan.optimizer.traffic.total()) /
-                         static_cast<double>(plan.optimizer.trained_elements);
+    std::uint64_t const all = plan.optimizer.trained_elements + plan.optimizer.frozen_elements;
+    double const times =
+        static_cast<double>(plan.optimizer.traffic.total()) / static_cast<double>(all);
     ratio.push_back({fixed(times, 3), times});
   }
   report.tables.front().rows.push_back(std::move(ratio));

@@ -136,6 +136,14 @@ class Plans(ProgramTest):
         half = by("role", answer("memory", *asked)["bytes"])
         self.assertAlmostEqual(half["parameters"]["pos+g+p"] / (70e9 * 2 / 8), 1, delta=0.05)
         self.refused("--adapters", "memory", "--base-bits", "4")
+        # 7 of 8 shares of the base go out twice: for the forward pass, and for the backward pass.
+        sent = by("operation", answer("traffic", *asked, "--base-bits", "4.5")["bytes"])
+        base = sent.pop("gather frozen parameters")
+        self.assertAlmostEqual(base["pos+g+p"] / (2 * 7 * rows["parameters"]["pos+g+p"]), 1,
+                               delta=0.05)
+        total = sent.pop("total")
+        for stage in STAGES:
+            self.assertEqual(base[stage] + sum(row[stage] for row in sent.values()), total[stage])
 
     def test_wide_norms_change_little(self):
         def rows(*more):
