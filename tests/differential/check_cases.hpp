@@ -40,7 +40,7 @@ void check_stages(int most_ranks, std::uint64_t cases) {
   check_cases<19, World>(most_ranks, cases);
 }
 
-/// Every accumulation, and memory that is lent.
+/// Every accumulation, memory that is lent, and tensors of two types.
 template <class World>
 void check_policies(int most_ranks, std::uint64_t cases) {
   check_cases<3, World>(most_ranks, cases);
@@ -48,6 +48,7 @@ void check_policies(int most_ranks, std::uint64_t cases) {
   check_cases<13, World>(most_ranks, cases);
   check_cases<15, World>(most_ranks, cases);
   check_cases<23, World>(most_ranks, cases);
+  check_cases<35, World>(most_ranks, cases);
 }
 
 }  // namespace differential

@@ -57,8 +57,8 @@ inline constexpr auto combinations = [] {
 }();
 
 /// Those that are compiled for devices as well: every stage with every precision and accumulation.
-inline constexpr std::array<std::size_t, 13> device_combinations{
-    0, 1, 3, 6, 7, 9, 12, 14, 17, 18, 21, 22, 26};
+inline constexpr std::array<std::size_t, 15> device_combinations{
+    0, 1, 3, 6, 7, 9, 12, 14, 17, 18, 21, 22, 26, 33, 35};
 
 /// What a rank does beside what the case says: called with the number of each step, before the step
 /// and after its loads, and at the end with the number of steps.
