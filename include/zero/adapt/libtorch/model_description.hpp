@@ -30,7 +30,8 @@ struct Description {
 /// What becomes of a parameter that requires no gradient when it is described.
 enum class Frozen {
   stays,     ///< it has no states, and a gradient that it gets nevertheless is an error
-  may_thaw,  ///< it is described as trained: it has states, and rests while it has no gradient
+  may_thaw,  ///< it is described as trained: it has states, and rests while it has no gradient;
+             ///< integers, which can have none, stay frozen
 };
 
 namespace detail {
