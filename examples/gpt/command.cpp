@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -279,6 +280,30 @@ int train(Options const& options, Text const& text, Run const& run, bool print) 
   write_json(options, to_json(results));
   if (!whole) std::fprintf(stderr, "interrupted\n");
   return status;
+}
+
+int run_program(std::string const& name,
+                CLI::App& app,
+                int argc,
+                char** argv,
+                Options const& options,
+                Run const& run) {
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+    return exit_usage;
+  }
+  try {
+    Text const text = prepare(options);
+    stop_on(SIGINT);
+    stop_on(SIGTERM);
+    return train(options, text, run);
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());
+    return exit_failure;
+  }
 }
 
 }  // namespace gpt

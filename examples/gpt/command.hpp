@@ -40,4 +40,14 @@ using Run = std::function<StageResult(
 /// @return the program's exit status
 int train(Options const& options, Text const& text, Run const& run, bool print = true);
 
+/// What main returns, of a program whose ranks are threads: reads options and text, and trains.
+/// @param name     of the program
+/// @param app      has all options, which write to `options`
+int run_program(std::string const& name,
+                CLI::App& app,
+                int argc,
+                char** argv,
+                Options const& options,
+                Run const& run);
+
 }  // namespace gpt

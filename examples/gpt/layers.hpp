@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model.hpp"
+#include "numbers.hpp"
 
 #include <cmath>
 
@@ -87,7 +88,6 @@ void linear_backward(Index tokens,
 template <class Real>
 void layernorm_forward(
     Index tokens, Buffer<Real>& x, Buffer<Real>& gain, Buffer<Real>& bias, LayerNorm<Real>& norm) {
-  constexpr Real epsilon = Real(1e-5);
   auto const g = vector(gain);
   auto const b = vector(bias);
   auto const rows = matrix(x, tokens, g.size());
@@ -97,7 +97,7 @@ void layernorm_forward(
   for (Index i = 0; i < tokens; ++i) {
     auto const row = rows.row(i).array();
     mean[i] = row.mean();
-    rdev[i] = Real(1) / std::sqrt((row - mean[i]).square().mean() + epsilon);
+    rdev[i] = Real(1) / std::sqrt((row - mean[i]).square().mean() + norm_epsilon<Real>);
     y.row(i).array() = (row - mean[i]) * rdev[i] * g.array() + b.array();
   }
 }
@@ -132,12 +132,6 @@ void layernorm_backward(Index tokens,
     matrix(d_x, tokens, g.size()).row(i).array() += (d - d_mean - normal * d_normal) * rdev[i];
   }
 }
-
-// GPT-2's GELU: x/2 (1 + tanh(u)), u = √(2/π) (x + 0.044715 x³).
-template <class Real>
-inline constexpr Real gelu_slope = Real(0.79788456080286535588);
-template <class Real>
-inline constexpr Real gelu_cubic = Real(0.044715);
 
 template <class Real>
 void gelu_forward(Index count, Buffer<Real>& x, Buffer<Real>& out) {

@@ -38,21 +38,15 @@ Gpt<Real>::Gpt(Config const& config,
                BlockInputs<Real>* inputs,
                std::pmr::memory_resource* memory)
     : config_(config),
-      max_batch_(max_batch),
       group_(std::move(group)),
+      order_(config, max_batch, group_.place()),
       inputs_of_blocks_(inputs),
       vocab_(slice_of(std::size_t{Config::vocab}, group_.place())) {
-  if (max_batch < 1) throw std::invalid_argument("gpt: max_batch must be positive");
   auto const buffer = [memory](std::size_t count) {
     return Buffer<Real>(count, AlignedAllocator<Real>(memory));
   };
-  auto const all = tensors(config, group_.place());
-  sizes_.resize(static_cast<std::size_t>(config.units()));
-  for (auto const& tensor : all) {
-    sizes_[static_cast<std::size_t>(tensor.unit)].push_back(tensor.numel());
-  }
   std::vector<std::size_t> largest;  // of the tensors that have the same place in their units
-  for (auto const& unit : sizes_) {
+  for (auto const& unit : order_.sizes()) {
     largest.resize(std::max(largest.size(), unit.size()));
     for (std::size_t i = 0; i < unit.size(); ++i) largest[i] = std::max(largest[i], unit[i]);
   }
@@ -100,19 +94,9 @@ template <class Real>
 void Gpt<Real>::set_batch(std::span<std::uint8_t const> inputs,
                           std::span<std::uint8_t const> targets,
                           int length) {
-  if (length < 1 || length > config_.context || inputs.empty() ||
-      inputs.size() % static_cast<std::size_t>(length) != 0 ||
-      inputs.size() / static_cast<std::size_t>(length) > static_cast<std::size_t>(max_batch_) ||
-      (!targets.empty() && targets.size() != inputs.size())) {
-    throw std::invalid_argument("gpt: the batch does not fit the model");
-  }
-  length_ = length;
-  batch_ = static_cast<int>(inputs.size()) / length;
+  order_.set_batch(inputs.size(), targets.size(), length);
   inputs_.assign(inputs.begin(), inputs.end());
   targets_.assign(targets.begin(), targets.end());
-  next_forward_ = 0;
-  next_backward_ = none;
-  used_up_ = false;
 }
 
 template <class Real>
@@ -154,7 +138,7 @@ void Gpt<Real>::embedding_forward() {
     }
   }
   all_reduce(residual_.front());
-  for (Index i = 0; i < tokens; ++i) out.row(i) += positions.row(i % length_);
+  for (Index i = 0; i < tokens; ++i) out.row(i) += positions.row(i % order_.length());
 }
 
 template <class Real>
@@ -168,7 +152,7 @@ void Gpt<Real>::embedding_backward() {
   for (Index i = 0; i < tokens; ++i) {
     Index const row = own_row(inputs_[static_cast<std::size_t>(i)]);
     if (row >= 0) d_bytes.row(row) += d_out.row(i);
-    d_positions.row(i % length_) += d_out.row(i);
+    d_positions.row(i % order_.length()) += d_out.row(i);
   }
 }
 
@@ -183,8 +167,10 @@ void Gpt<Real>::block_forward(std::size_t layer) {
 
   layernorm_forward(tokens, x, w[ln1_gain], w[ln1_bias], ln1);
   linear_forward(tokens, ln1.out, w[qkv_weight], w[qkv_bias], qkv);
-  attention_forward(
-      attention_shape(batch_, length_, config_, group_.place()), qkv, scores, attended);
+  attention_forward(attention_shape(order_.batch(), order_.length(), config_, group_.place()),
+                    qkv,
+                    scores,
+                    attended);
   row_parallel_forward(tokens, attended, w[proj_weight], w[proj_bias], middle, group_);
   matrix(middle, tokens, channels) += matrix(x, tokens, channels);
 
@@ -215,7 +201,7 @@ void Gpt<Real>::block_backward(std::size_t layer) {
 
   linear_backward(
       tokens, d_residual_, attended, w[proj_weight], d_narrow_, g[proj_weight], g[proj_bias]);
-  attention_backward(attention_shape(batch_, length_, config_, group_.place()),
+  attention_backward(attention_shape(order_.batch(), order_.length(), config_, group_.place()),
                      d_narrow_,
                      qkv,
                      scores,
@@ -267,6 +253,7 @@ void Gpt<Real>::head_forward() {
     total += static_cast<double>(std::log(sum) + top - score);
   }
   loss_ = static_cast<Real>(total / static_cast<double>(tokens));
+  losses_ += static_cast<double>(loss_);
 }
 
 template <class Real>

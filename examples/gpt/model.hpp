@@ -2,6 +2,7 @@
 
 #include "block_inputs.hpp"
 #include "model_group.hpp"
+#include "pass_order.hpp"
 #include "tensors.hpp"
 
 #include <algorithm>
@@ -26,12 +27,6 @@
 /// has some of the heads, of the hidden channels and of the vocabulary, and what flows along the
 /// residual stream is the same on all of them, bit for bit.
 namespace gpt {
-
-/// The tensors of one unit in registration order: a range of spans (a vector or array of them).
-/// Elements are float, double, or a 16-bit type constructible from and convertible to float.
-template <class Range>
-concept TensorSpans = std::ranges::random_access_range<Range const> &&
-    std::ranges::contiguous_range<std::ranges::range_reference_t<Range const>>;
 
 /// Allocates on cache lines, from any resource. Eigen peels its loops by address, so equal results
 /// in every instance need equal alignment in every instance. Leaves new elements unset: they are
@@ -124,23 +119,25 @@ class Gpt {
   /// @throws std::logic_error  out of order, or a span of the wrong size
   template <TensorSpans Weights>
   void forward(int unit, Weights const& weights) {
-    expect(exists(unit) && next_forward_ == unit, "gpt: forward runs unit by unit from 0");
-    unpack(unit, weights);
+    order_.expect_forward(unit, weights);
+    unpack(weights);
     compute_forward(unit);
-    next_forward_ = unit + 1;
+    order_.end_forward(unit);
   }
 
   /// Mean cross-entropy of the micro-batch in nats.
   /// @throws std::logic_error  the forward pass is unfinished, or there were no targets
   [[nodiscard]] Real loss() const {
-    expect(has_loss(), "gpt: there is no loss yet");
+    order_.expect_loss();
     return loss_;
   }
+  /// The sum of the losses of all forward passes since it was last asked for.
+  [[nodiscard]] double take_losses() { return std::exchange(losses_, 0.); }
 
   /// Scores of the next byte after each input byte, [tokens, this rank's part of the vocabulary].
   /// @throws std::logic_error  the forward pass is unfinished
   [[nodiscard]] std::span<Real const> logits() const {
-    expect(next_forward_ == config_.units(), "gpt: there are no logits yet");
+    order_.expect_logits();
     return {logits_.data(), inputs_.size() * vocab_.count};
   }
 
@@ -158,10 +155,8 @@ class Gpt {
   /// weight of this micro-batch among others. Once per forward pass, whose activations it uses up.
   /// @throws std::logic_error  the forward pass is unfinished or used up, or there were no targets
   void begin_backward(Real scale = Real{1}) {
-    expect(has_loss() && !used_up_, "gpt: there is no forward pass to go back");
+    order_.begin_backward();
     scale_ = scale;
-    used_up_ = true;
-    next_backward_ = config_.head_unit();
   }
 
   /// Adds the gradient of one unit to `gradients`, as g = T(float(g) + d), d in Real.
@@ -170,13 +165,11 @@ class Gpt {
   /// @throws std::logic_error  out of order, or a span of the wrong size
   template <TensorSpans Weights, TensorSpans Gradients>
   void backward(int unit, Weights const& weights, Gradients const& gradients) {
-    expect(exists(unit) && next_backward_ == unit,
-           "gpt: backward runs after begin_backward, from the head down");
-    check_sizes(unit, gradients);
-    unpack(unit, weights);
+    order_.expect_backward(unit, weights, gradients);
+    unpack(weights);
     compute_backward(unit);
     accumulate(gradients);
-    next_backward_ = unit - 1;
+    order_.end_backward(unit);
   }
 
  private:
@@ -190,33 +183,9 @@ class Gpt {
     Buffer<Real> active;    // the same after the GELU
   };
 
-  static constexpr int none = -1;
-
-  [[nodiscard]] bool exists(int unit) const noexcept { return unit >= 0 && unit < config_.units(); }
-
-  [[nodiscard]] bool has_loss() const noexcept {
-    return next_forward_ == config_.units() && !targets_.empty();
-  }
-
-  static void expect(bool condition, char const* message) {
-    if (!condition) throw std::logic_error(message);
-  }
-
-  template <class Spans>
-  void check_sizes(int unit, Spans const& spans) const {
-    auto const& sizes = sizes_[static_cast<std::size_t>(unit)];
-    bool equal = std::ranges::size(spans) == sizes.size();
-    for (std::size_t i = 0; equal && i < sizes.size(); ++i) {
-      equal =
-          std::ranges::size(std::ranges::begin(spans)[static_cast<std::ptrdiff_t>(i)]) == sizes[i];
-    }
-    expect(equal, "gpt: the spans do not match the tensors of the unit");
-  }
-
   // Working on private copies makes the arithmetic independent of the caller's addresses and types.
   template <class Weights>
-  void unpack(int unit, Weights const& weights) {
-    check_sizes(unit, weights);
+  void unpack(Weights const& weights) {
     std::size_t slot = 0;
     for (auto const& source : weights) {
       weights_[slot].resize(std::ranges::size(source));
@@ -286,18 +255,13 @@ class Gpt {
   void head_backward();
 
   Config config_;
-  int max_batch_;
   ModelGroup group_;
+  PassOrder order_;
   BlockInputs<Real>* inputs_of_blocks_;  // null: all activations of all blocks are kept
   Slice vocab_;                          // this rank's
-  int batch_ = 0;
-  int length_ = 0;
-  int next_forward_ = none;
-  int next_backward_ = none;
-  bool used_up_ = false;
   Real scale_{1};
   Real loss_{};
-  std::vector<std::vector<std::size_t>> sizes_;  // by unit, by tensor
+  double losses_ = 0;
   std::vector<std::uint8_t> inputs_, targets_;
   std::vector<Buffer<Real>> weights_, gradients_;  // of the unit at work, by tensor
 

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory_resource>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace gpt {
@@ -61,6 +63,10 @@ class Workspace final : public std::pmr::memory_resource {
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     void* const memory = allocator_.allocate(bytes, alignment, zero::Role::activation_pool);
+    if (memory == nullptr) {
+      throw std::runtime_error("no room for the " + std::to_string(bytes) +
+                               " bytes that the model computes with");
+    }
     held_ += bytes;
     return memory;
   }

@@ -116,7 +116,9 @@ std::string to_json(std::vector<StageResult> const& results) {
          {"elements_per_step",
           {{"predicted", result.predicted_elements}, {"counted", result.counted_elements}}},
          {"tokens_per_s", result.tokens_per_s},
-         {"step_seconds", result.step_seconds}});
+         {"step_seconds", result.step_seconds},
+         {"model_seconds", result.model_seconds},
+         {"device_bytes", result.device_bytes}});
   }
   return nlohmann::json{{"stages", stages}, {"bit_identical", bit_identical(results)}}.dump(2) +
          "\n";

@@ -34,6 +34,10 @@ struct StageResult {
   std::uint64_t counted_elements = 0;
   double tokens_per_s = 0.;
   std::vector<double> step_seconds;  ///< of all steps but the first, on rank 0
+  /// On a device: of those steps, in which rank 0's stream was busy with the model's own work on
+  /// the last micro-batch.
+  std::vector<double> model_seconds;
+  std::uint64_t device_bytes = 0;  ///< that a device has given to its ranks, as the device counts
   /// Of every bit of parameters, master weights and optimizer states at the end.
   std::uint64_t checksum = 0;
   bool interrupted = false;
@@ -58,34 +62,40 @@ class Recorder {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// @param word  where the host cannot reach the ranks' memory, 8 bytes of it for numbers that are
+  ///   added
   Recorder(World& world,
            zero::Counting<World>& counted,
            Options const& options,
            std::atomic<bool> const& stop_requested,
-           ShowProgress show)
+           ShowProgress show,
+           void* word = nullptr)
       : world_(&world),
         counted_(&counted),
         options_(&options),
         stop_requested_(&stop_requested),
-        show_(std::move(show)) {
+        show_(std::move(show)),
+        word_(word) {
     result_.ranks = world.size();
     result_.configuration = options.configuration;
     result_.activations = options.activations;
   }
 
-  void add_loss(double loss) { loss_ += loss; }
+  /// Comes before `end_step`. Of the first step it is not written down, as its time is not.
+  void add_model_seconds(double seconds) {
+    if (!result_.losses.empty()) result_.model_seconds.push_back(seconds);
+  }
 
   /// Agrees on the mean loss. Collective.
-  void end_step(int step, zero::StepReport const& report) {
+  /// @param losses  the sum of those of this rank's micro-batches
+  void end_step(int step, zero::StepReport const& report, double losses) {
     if (result_.losses.empty()) {
       start_ = Clock::now();
       last_ = start_;
       result_.first_step = step;
     }
-    double const sum = zero::sum(*world_, loss_);
-    loss_ = 0.;
     stopped_ = report.stop;
-    result_.losses.push_back(sum / (options_->ranks * options_->accumulate));
+    result_.losses.push_back(sum(losses) / (options_->ranks * options_->accumulate));
     result_.norms.push_back(report.grad_norm);
     if (!report.skipped) result_.counted_elements = counted_->counts().bucket_total().elements;
     counted_->reset();
@@ -176,7 +186,28 @@ class Recorder {
           add(t, 0, first, master);
           for (std::size_t k = 0; k < states.size(); ++k) add(t, k + 1, first, states[k]);
         });
-    return static_cast<std::uint64_t>(zero::sum(*world_, hashes % modulus)) % modulus;
+    return static_cast<std::uint64_t>(sum(static_cast<std::int64_t>(hashes % modulus))) % modulus;
+  }
+
+  /// The sum over ranks of a number of 8 bytes. Collective; blocks.
+  template <class T>
+  T sum(T value) const {
+    if constexpr (World::Space::host_accessible) {
+      return zero::sum(*world_, value);
+    } else {
+      auto const space = world_->space();
+      space.upload(word_, &value, sizeof(value));
+      zero::run(*world_,
+                {.op = zero::Op::all_reduce,
+                 .dtype = zero::dtype_of<T>,
+                 .accumulate = zero::dtype_of<T>,
+                 .count = 1,
+                 .send = word_,
+                 .recv = word_});
+      space.download(&value, word_, sizeof(value));
+      zero::confirm(*world_);
+      return value;
+    }
   }
 
   World* world_;
@@ -187,7 +218,7 @@ class Recorder {
   StageResult result_;
   Clock::time_point start_{};
   Clock::time_point last_{};
-  double loss_ = 0.;
+  void* word_;
   bool stopped_ = false;
 };
 

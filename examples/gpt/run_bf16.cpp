@@ -1,4 +1,4 @@
-#include "run_precision.hpp"
+#include "run_stage.hpp"
 
 template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16>>(zero::InProcess&,
                                                                       gpt::ThreadMemory const&,

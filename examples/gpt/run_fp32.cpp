@@ -1,4 +1,4 @@
-#include "run_precision.hpp"
+#include "run_stage.hpp"
 
 template gpt::StageResult gpt::run_precision<zero::Fp32>(zero::InProcess&,
                                                          gpt::ThreadMemory const&,

@@ -1,58 +1,37 @@
 /// @file
-/// The four stages of one precision; included by one source file per precision.
+/// The four stages of one precision; included by one source file per precision, with what runs a
+/// stage where its ranks are: run_stage.hpp, or cuda/run_stage.hpp.
 #pragma once
 
-#include "placed_inputs.hpp"
 #include "run.hpp"
 #include "train.hpp"
-#include "zero/comm/grid.hpp"
-#include "zero/comm/self.hpp"
 
 #include <stdexcept>
 
 namespace gpt {
 
-template <class Stage, class Precision, class Ranks, class Communicator, class World, class Memory>
+template <class Stage,
+          class Precision,
+          class Ranks,
+          class Communicator,
+          class MakeNetwork,
+          class World,
+          class Memory>
 void train_on(Ranks& ranks,
               Communicator const& data,
-              ModelGroup const& group,
-              BlockInputs<float>* inputs,
+              ModelRank const& place,
+              MakeNetwork const& make_network,
               Options const& options,
               Text const& text,
               Recorder<World>& recorder,
               Memory const& memory) {
   if (options.accumulate == 1) {
     train_rank<Stage, Precision, zero::AccumulateNone>(
-        ranks, data, group, inputs, options, text, recorder, memory);
+        ranks, data, place, make_network, options, text, recorder, memory);
   } else {
     train_rank<Stage, Precision, zero::AccumulateShard>(
-        ranks, data, group, inputs, options, text, recorder, memory);
+        ranks, data, place, make_network, options, text, recorder, memory);
   }
-}
-
-template <class Stage, class Precision, class World, class Memory>
-StageResult run_stage(World& world,
-                      Memory const& memory,
-                      Options const& options,
-                      Text const& text,
-                      std::atomic<bool> const& stop_requested,
-                      ShowProgress const& show) {
-  zero::Counting<World> comm{world};
-  if (options.model_parallel == 1) {
-    Recorder<World> recorder(world, comm, options, stop_requested, show);
-    zero::Self alone;
-    auto const inputs = block_inputs(alone, options, memory, recorder);
-    train_on<Stage, Precision>(
-        comm, comm, ModelGroup(), inputs.get(), options, text, recorder, memory);
-    return recorder.result();
-  }
-  zero::Grid grid{comm, options.models(), options.model_parallel};
-  Recorder<World> recorder(world, grid.data(), options, stop_requested, show);
-  ModelGroup const group(grid.model());
-  auto const inputs = block_inputs(grid.model(), options, memory, recorder);
-  train_on<Stage, Precision>(
-      grid, grid.data(), group, inputs.get(), options, text, recorder, memory);
-  return recorder.result();
 }
 
 template <class Precision, class World, class Memory>

@@ -25,9 +25,12 @@ StageResult run_rank(World& world,
     return run_precision<zero::Mixed<zero::bf16>>(
         world, memory, options, text, stop_requested, show);
   }
-  if (options.precision == "fp16") {
-    return run_precision<zero::Mixed<zero::fp16>>(
-        world, memory, options, text, stop_requested, show);
+  // A device's products are of fp32 and bf16.
+  if constexpr (World::Space::host_accessible) {
+    if (options.precision == "fp16") {
+      return run_precision<zero::Mixed<zero::fp16>>(
+          world, memory, options, text, stop_requested, show);
+    }
   }
   throw std::invalid_argument("unknown precision '" + options.precision + "'");
 }

@@ -55,8 +55,9 @@ struct SampleOptions {
 /// so is this function, as it is over the model's group: every rank calls it with the same options
 /// and gets the same bytes.
 /// @par Cost  `count` forward passes over up to `context` bytes; nothing is cached between them
-template <class Real, std::invocable<Gpt<Real>&> Forward>
-[[nodiscard]] std::string generate(Gpt<Real>& model,
+/// @tparam Network  Gpt, or what has its functions
+template <class Network, std::invocable<Network&> Forward>
+[[nodiscard]] std::string generate(Network& model,
                                    Forward&& forward,
                                    SampleOptions const& options) {
   if (options.prompt.empty()) throw std::invalid_argument("gpt: the prompt must not be empty");

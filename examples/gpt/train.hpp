@@ -32,26 +32,28 @@ inline zero::AdamW adamw(Options const& options) {
 /// Trains on one rank. The loop is the same for every stage, precision, communicator and memory.
 /// @param ranks  a communicator, or a grid where several ranks hold a model together
 /// @param data   the ranks that have the same part of a model, each with data of its own
-/// @param group  the ranks that hold this rank's model together, on the same data
-/// @param inputs  of blocks, where they are all that is kept of them; else null
+/// @param place  of this rank among those that hold its model together, on the same data
+/// @param make_network  gives the model, whose activations are from the memory that it is called
+///   with: all that differs where the weights are of a device
 /// @param memory  Owned, with an allocator for all that the rank holds
 template <class Stage,
           class Precision,
           class Accumulation,
           class Ranks,
           class Communicator,
+          class MakeNetwork,
           class World,
           class Memory>
 void train_rank(Ranks& ranks,
                 Communicator const& data,
-                ModelGroup const& group,
-                BlockInputs<float>* inputs,
+                ModelRank const& place,
+                MakeNetwork const& make_network,
                 Options const& options,
                 Text const& text,
                 Recorder<World>& recorder,
                 Memory memory) {
   zero::ShardedOptimizer optimizer{ranks,
-                                   describe(options.model, group.place()),
+                                   describe(options.model, place),
                                    Stage{},
                                    Precision{},
                                    Accumulation{},
@@ -61,16 +63,15 @@ void train_rank(Ranks& ranks,
   optimizer.load_parameters(
       [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
         auto const index = static_cast<int>(&tensor - optimizer.tensors().data());
-        initial_values(options.model, options.seed, index, first, values, group.place());
+        initial_values(options.model, options.seed, index, first, values, place);
       });
 
-  Keeper keeper(optimizer, options, text, group.place(), [&](std::string const& note) {
-    recorder.say(note);
-  });
+  Keeper keeper(
+      optimizer, options, text, place, [&](std::string const& note) { recorder.say(note); });
   int const first = keeper.resume();
 
   Workspace workspace(memory.allocator);
-  Gpt<> model(options.model, options.batch, group, inputs, &workspace);
+  auto model = make_network(&workspace);
   Batch batch;
   auto const forward = [&](auto& network) {
     for (int const unit : optimizer.units()) {
@@ -91,7 +92,6 @@ void train_rank(Ranks& ranks,
           batch);
       model.set_batch(batch.inputs, batch.targets);
       forward(model);
-      recorder.add_loss(model.loss());
       model.begin_backward(optimizer.loss_scale());
       for (int const unit : optimizer.units_backward()) {
         auto const weights = optimizer.parameters(unit);
@@ -100,10 +100,12 @@ void train_rank(Ranks& ranks,
         optimizer.reduce(std::move(gradients));
       }
     }
-    recorder.end_step(step,
-                      optimizer.step({.learning_rate = options.scheduled_rate(step),
-                                      .max_norm = options.clip,
-                                      .stop = recorder.stop_requested()}));
+    auto const report = optimizer.step({.learning_rate = options.scheduled_rate(step),
+                                        .max_norm = options.clip,
+                                        .stop = recorder.stop_requested()});
+    // The model is asked once a step: on a device, an answer waits for all that is enqueued.
+    if constexpr (requires { model.seconds(); }) recorder.add_model_seconds(model.seconds());
+    recorder.end_step(step, report, model.take_losses());
     keeper.end_step(step, recorder.stopped());
   }
 

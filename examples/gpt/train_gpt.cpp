@@ -4,10 +4,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <csignal>
-#include <cstdio>
-#include <exception>
-
 int main(int argc, char** argv) {
   gpt::Options options;
   CLI::App app{
@@ -26,20 +22,5 @@ int main(int argc, char** argv) {
          "Find the most blocks that train within --budget under C1 to C5, by runs of two steps")
       ->needs("--budget")
       ->excludes("--compare", "--save", "--resume", "--export");
-  try {
-    app.parse(argc, argv);
-  } catch (CLI::ParseError const& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "train_gpt: %s\n", error.what());
-    return gpt::exit_usage;
-  }
-  try {
-    gpt::Text const text = gpt::prepare(options);
-    gpt::stop_on(SIGINT);
-    gpt::stop_on(SIGTERM);
-    return gpt::train(options, text, gpt::run);
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "train_gpt: %s\n", error.what());
-    return gpt::exit_failure;
-  }
+  return gpt::run_program("train_gpt", app, argc, argv, options, gpt::run);
 }

@@ -1,4 +1,4 @@
-#include "../run_precision.hpp"
+#include "../run_stage.hpp"
 #include "world.hpp"
 template gpt::StageResult gpt::run_precision<zero::Fp32>(gpt::MpiWorld&,
                                                          gpt::MpiMemory const&,
