@@ -18,6 +18,12 @@ class Memory {
   /// False if that is no block. Aborts if somebody wrote behind the block's end.
   bool free(void* memory);
 
+  /// Bytes of a device that are not in any block.
+  [[nodiscard]] std::size_t unused(int device) const {
+    auto const used = used_.find(device);
+    return device_bytes - (used == used_.end() ? 0 : used->second);
+  }
+
   /// The device of a range that lies in one block, or -1.
   [[nodiscard]] int device_of(void const* memory, std::size_t bytes) const;
 

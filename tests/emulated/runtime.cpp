@@ -226,6 +226,15 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void con
   });
 }
 
+cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* all) {
+  return call([&] {
+    state().contexts.insert(current_device);
+    *unused = state().memory.unused(current_device);
+    *all = emulated::Memory::device_bytes;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return call([&] {
     if (emulated::forbidden()) return cudaErrorStreamCaptureUnsupported;

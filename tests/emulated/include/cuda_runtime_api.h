@@ -94,6 +94,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void con
 inline constexpr unsigned cudaHostAllocMapped = 0x02;
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
+cudaError_t cudaMemGetInfo(std::size_t* unused, std::size_t* all);
 cudaError_t cudaMalloc(void** memory, std::size_t bytes);
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaFree(void* memory);
