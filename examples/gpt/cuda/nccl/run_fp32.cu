@@ -1,0 +1,10 @@
+#include "../run_stage.hpp"
+#include "world.hpp"
+
+template gpt::StageResult gpt::run_precision<zero::Fp32>(gpt::NcclWorld&,
+                                                         gpt::NcclMemory const&,
+                                                         gpt::Options const&,
+                                                         gpt::Text const&,
+                                                         std::atomic<bool> const&,
+                                                         gpt::ShowProgress const&);
+template struct zero::nccl::Kernels<>;
