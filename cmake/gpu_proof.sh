@@ -24,9 +24,10 @@ case "${1-}" in
     ;;
 esac
 
-# Three packages for CMake. Their own files may name paths of this machine.
+# Packages for CMake. Their own files may name paths of this machine.
 carry() {
-  for file in /usr/include/doctest/doctest.h /usr/include/benchmark/benchmark.h /usr/include/CLI/CLI.hpp; do
+  for file in /usr/include/doctest/doctest.h /usr/include/benchmark/benchmark.h /usr/include/CLI/CLI.hpp \
+    /usr/include/nlohmann/json.hpp /usr/include/eigen3/Eigen/Core; do
     [ -e "$file" ] || {
       echo "zero: no $file; 'sh cmake/install-deps.sh ci' installs it" >&2
       exit 1
@@ -34,14 +35,19 @@ carry() {
   done
   library=$(find /usr/lib -name libbenchmark.so | head -1)
   rm -rf carried
-  mkdir -p carried/include carried/lib/cmake/doctest carried/lib/cmake/CLI11 carried/lib/cmake/benchmark
-  cp -r /usr/include/doctest /usr/include/CLI /usr/include/benchmark carried/include/
+  for package in doctest CLI11 nlohmann_json Eigen3 benchmark; do mkdir -p "carried/lib/cmake/$package"; done
+  mkdir -p carried/include
+  cp -r /usr/include/doctest /usr/include/CLI /usr/include/benchmark /usr/include/nlohmann carried/include/
+  cp -r /usr/include/eigen3/Eigen carried/include/
   cp "$(readlink -f "$library")" "carried/lib/$(basename "$(readlink "$library")")"
   cat >carried/lib/cmake/doctest/doctestConfig.cmake <<'END'
 add_library(doctest::doctest INTERFACE IMPORTED)
 target_include_directories(doctest::doctest INTERFACE "${CMAKE_CURRENT_LIST_DIR}/../../../include")
 END
-  sed 's/doctest/CLI11/g' carried/lib/cmake/doctest/doctestConfig.cmake >carried/lib/cmake/CLI11/CLI11Config.cmake
+  for package in CLI11::CLI11 nlohmann_json::nlohmann_json Eigen3::Eigen; do
+    sed "s/doctest::doctest/$package/g" carried/lib/cmake/doctest/doctestConfig.cmake \
+      >"carried/lib/cmake/${package%%::*}/${package%%::*}Config.cmake"
+  done
   cat >carried/lib/cmake/benchmark/benchmarkConfig.cmake <<'END'
 find_package(Threads REQUIRED)
 file(GLOB library "${CMAKE_CURRENT_LIST_DIR}/../../libbenchmark.*")
@@ -96,6 +102,9 @@ if [ "$mode" = emulated ]; then
   part nccl env ZERO_EMULATED_ORDER=late $build/tests/emulated/zero_emulated_tests \
     '--source-file=*/nccl_test.cu'
   part collectives $build/tests/emulated/zero_emulated_nccl_collective_bench --max 2K --benchmark_repetitions=1 --benchmark_min_time=0.001
+  part build_gpt cmake --build --preset full --target train_gpt zero_emulated_train_gpt
+  part gpt env ZERO_EMULATED_ORDER=late python3 bench/gpt_on_gpu.py $build/examples/gpt/train_gpt \
+    $build/tests/emulated/zero_emulated_train_gpt --tiny
   machine="emulated device"
 else
   command -v nvcc >/dev/null 2>&1 || {
@@ -117,6 +126,12 @@ else
   part nccl_one_rank $tests/nccl_library/zero_nccl_gpu_tests
   part nccl_two_processes tests/nccl_library/two_processes_one_gpu.sh \
     $tests/nccl_library/zero_nccl_two_processes
+  # Another folder, since it is the host's trainer as well, which has other packages.
+  part configure_gpt cmake --preset cuda -B build/cuda_gpt -DCMAKE_CUDA_ARCHITECTURES=native -DZERO_WITH_MPI=OFF \
+    -DZERO_BUILD_TESTS=OFF -DZERO_BUILD_GPT=ON -DZERO_BUILD_EXAMPLES=ON -DZERO_WITH_LIBTORCH=OFF
+  part build_gpt cmake --build build/cuda_gpt --target train_gpt train_gpt_cuda
+  part gpt python3 bench/gpt_on_gpu.py build/cuda_gpt/examples/gpt/train_gpt \
+    build/cuda_gpt/examples/gpt/cuda/train_gpt_cuda --json build/gpu_proof/gpt.json
   part memcheck tests/cuda/sanitize.sh $tests/cuda/zero_cuda_tests memcheck
   part build_collectives cmake --build --preset cuda --target cuda_in_process_collective_bench
   part collectives $build/bench/cuda/cuda_in_process_collective_bench --max 64M --benchmark_repetitions=3
