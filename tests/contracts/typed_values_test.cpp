@@ -190,6 +190,15 @@ TEST_CASE("bytes make up for no load of numbers that failed, nor numbers for byt
   optimizer.step();
 }
 
+/// One tensor of the first type, and two of the second, one behind the other.
+template <class First, class Second>
+struct TwoTypes {
+  std::vector<First> first{std::vector<First>(512)};
+  std::vector<Second> second{std::vector<Second>(1024)};
+  std::vector<zero::LentSpan> list{
+      std::span(first), std::span(second).first(512), std::span(second).last(512)};
+};
+
 TEST_CASE_TEMPLATE("buckets of the second type travel from where they lie in lent memory",
                    Precisions,
                    Both,
@@ -203,15 +212,8 @@ TEST_CASE_TEMPLATE("buckets of the second type travel from where they lie in len
     contracts::Watched watched{inner};
     contracts::WatchedOptimizer<PosG, Precisions, zero::Borrowed<>> optimizer{watched.comm,
                                                                               tensors};
-    struct Memory {
-      std::vector<typename Precisions::Parameter> first{
-          std::vector<typename Precisions::Parameter>(512)};
-      std::vector<Second> second{std::vector<Second>(1024)};
-      std::vector<zero::LentSpan> list{
-          std::span(first), std::span(second).first(512), std::span(second).last(512)};
-    };
-    Memory parameters;
-    Memory gradients;
+    TwoTypes<typename Precisions::Parameter, Second> parameters;
+    TwoTypes<typename Precisions::Parameter, Second> gradients;
     optimizer.bind(parameters.list, gradients.list);
     optimizer.load_parameters([](Tensor const&, std::size_t, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.5f);
@@ -224,7 +226,7 @@ TEST_CASE_TEMPLATE("buckets of the second type travel from where they lie in len
       if (call.bucket < 0 || call.dtype != zero::dtype_of<Second>) continue;
       ++found;
       void const* const all = call.op == zero::Op::all_gather ? call.recv : call.send;
-      Memory const& own = call.op == zero::Op::all_gather ? parameters : gradients;
+      auto const& own = call.op == zero::Op::all_gather ? parameters : gradients;
       expect(all == own.second.data(), "where a bucket lies");
     }
     expect(found == 2, "one bucket, there and back");
