@@ -11,7 +11,7 @@
 
 namespace bench {
 
-Command read_command(int& argc, char** argv, int rank) {
+Command read_command(int& argc, char** argv, int rank, bool nccl) {
   Command command;
   zero::bench::CollectiveCases& cases = command.cases;
   std::vector<std::string> dtypes{"fp32"};
@@ -49,6 +49,12 @@ Command read_command(int& argc, char** argv, int rank) {
         ->capture_default_str();
   } else {
     app.add_flag("--ordinary", command.ordinary, "Ordinary memory instead of the communicator's");
+  }
+  if (nccl) {
+    app.add_flag("--native", command.native, "NCCL adds, and not the library in rank order");
+    app.add_flag("--windows",
+                 command.windows,
+                 "The library's buffers are symmetric windows; to the baseline they are plain");
   }
 
   char** const ours = std::stable_partition(argv + 1, argv + argc, [](std::string_view argument) {

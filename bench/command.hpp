@@ -12,6 +12,8 @@ namespace bench {
 struct Command {
   zero::bench::CollectiveCases cases{};  ///< what is to be measured
   bool ordinary = false;                 ///< memory as any, instead of the communicator's
+  bool native = false;                   ///< NCCL adds, and not the library
+  bool windows = false;                  ///< memory is registered as NCCL's symmetric windows
   std::optional<int> status{};  ///< the program ends with it: help was asked for, or refused
 };
 
@@ -20,6 +22,7 @@ struct Command {
 /// @param argv  of main; what is left
 /// @param rank  of a job, whose ranks are given: it has --ordinary instead of --ranks, and rank 0
 ///              alone prints; -1 if ranks are to be launched
-[[nodiscard]] Command read_command(int& argc, char** argv, int rank = -1);
+/// @param nccl  the ranks are NCCL's: there are --native and --windows
+[[nodiscard]] Command read_command(int& argc, char** argv, int rank = -1, bool nccl = false);
 
 }  // namespace bench

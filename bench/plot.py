@@ -5,10 +5,11 @@
     train_gpt --compare --json run.json && plot.py run.json run.svg
     zero-plan memory --charts --json memory.json && plot.py memory.json memory.svg
 
-Of a benchmark of collectives busbw over bytes, the baseline dashed; with --fit it prints, instead of a
-picture, how time follows bytes: latency and bandwidth by least squares of the relative error, so that a
-size of 1 KiB counts as much as one of 256 MiB. Of a comparison of the trainer losses, bytes held and
-tokens per second; of the planner its charts. PICTURE ends in .svg, .png or .pdf.
+Of a benchmark of collectives busbw over bytes, the baseline dashed. Instead of a picture, --table prints
+the medians of each size beside the baseline's, and --fit how time follows bytes: latency and bandwidth by
+least squares of the relative error, so that a size of 1 KiB counts as much as one of 256 MiB. Of a
+comparison of the trainer losses, bytes held and tokens per second; of the planner its charts. PICTURE ends
+in .svg, .png or .pdf.
 """
 
 import argparse
@@ -73,6 +74,22 @@ def print_fits(document):
         latency, rate, error = fit(rows)
         bandwidth = f"{1e-9 / rate:.4g}" if rate > 0 else "-"
         print(f"{title_of(kind):45} {latency * 1e6:9.2f} us + bytes / {bandwidth} GB/s, error {error:.2f}")
+
+
+def print_table(document):
+    labels = {run["label"].removeprefix("raw: ") for run in document["benchmarks"] if "label" in run}
+    kinds = collectives(document)
+    print(f"medians; busbw in GB/s; baseline: {', '.join(sorted(labels)) or 'not known'}")
+    print(f"{'':36} {'bytes':>11} {'us':>10} {'busbw':>8} {'baseline':>8} {'ratio':>6}")
+    ratios = []
+    for kind, rows in kinds.items():
+        for row in rows:
+            ratio = row["algbw"] / row["raw_algbw"]
+            ratios.append((ratio, f"{kind[0]} of {row['bytes']:,} bytes"))
+            print(f"{title_of(kind):36} {row['bytes']:11,} {row['real_time']:10.1f} {row['busbw']:8.2f} "
+                  f"{row['busbw'] / ratio:8.2f} {ratio:6.2f}")
+    (low, least), (high, most) = min(ratios), max(ratios)
+    print(f"speed over the baseline's: from {low:.2f} ({least}) to {high:.2f} ({most})")
 
 
 def bench_charts(document):
@@ -152,17 +169,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", type=pathlib.Path, metavar="JSON")
     parser.add_argument("picture", nargs="?", metavar="PICTURE")
+    parser.add_argument("--table", action="store_true", help="print medians instead")
     parser.add_argument("--fit", action="store_true", help="print latencies and bandwidths instead")
     options = parser.parse_args()
-    if options.fit == (options.picture is not None):
-        parser.error("give a PICTURE or --fit")
+    if [options.picture is not None, options.table, options.fit].count(True) != 1:
+        parser.error("give a PICTURE, --table or --fit")
     if options.picture and pathlib.Path(options.picture).suffix not in (".svg", ".png", ".pdf"):
         parser.error(f"a picture ends in .svg, .png or .pdf, not {options.picture}")
     try:
         document = json.loads(options.json.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         sys.exit(f"{options.json}: {error}")
-    if options.fit:
+    if options.table:
+        print_table(document)
+    elif options.fit:
         print_fits(document)
     else:
         draw(charts_of(document), options.picture)

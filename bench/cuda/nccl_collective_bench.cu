@@ -1,44 +1,52 @@
-// Collectives between the GPUs there are, through NCCL: what do ordered sums cost beside its own?
+// Collectives between the GPUs there are, through NCCL: what does the library cost beside NCCL
+// itself, what do sums in rank order, and what do registered windows gain over plain memory?
 #include "../command.hpp"
 #include "nccl_ranks.cuh"
 #include "zero/bench.hpp"
-#include "zero/device/allocators.hpp"
-
-#include <string_view>
 
 namespace {
 
-using Native = zero::Nccl<zero::nccl::Native>;
+using zero::nccl::Registration;
 
-struct OwnSums {
-  static constexpr std::string_view name = "NCCL with its own sums";
-  template <class C>
-  void operator()(C&, zero::Collective const& op) {
-    zero::run(comm, op);
-  }
-  Native& comm;
-};
+/// Ranks of the library with NCCL itself as their baseline. Buffers are from the library's
+/// communicator and registered with that alone, so that they are plain memory to the baseline.
+template <class R, class Body>
+void beside_nccl(int ranks, zero::nccl::Options const& options, Body const& body) {
+  auto const id = zero::Nccl<R>::unique_id();
+  bench::nccl_ranks<R>(ranks, options, [&](auto& comm, bench::Meeting&) {
+    bench::RawNccl raw(id, comm.rank(), ranks, comm.space().stream());
+    body(comm, raw);
+    raw.close();
+  });
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  bench::Command const command = bench::read_command(argc, argv);
+  bench::Command const command = bench::read_command(argc, argv, -1, true);
   if (command.status) return *command.status;
   int const devices = bench::devices_or_excuse();
   if (devices == 0) return 77;
-  auto const launch = [devices](int ranks, auto body) {
+  for (int const ranks : command.cases.ranks) {
     if (ranks > devices) {
-      zero::fail(zero::ErrorKind::invalid_argument,
-                 {"--ranks ", ranks, " needs as many GPUs; there are ", devices});
+      std::fprintf(
+          stderr, "%s: --ranks %d needs as many GPUs; there are %d\n", argv[0], ranks, devices);
+      return 2;
     }
-    auto const id = Native::unique_id();
-    bench::nccl_ranks<zero::nccl::Ordered>(ranks, [&](auto& comm, bench::Meeting&) {
-      auto const stream = comm.space().stream();
-      Native native(zero::nccl::NewGroup<zero::nccl::Library>{id, comm.rank(), ranks, stream}, {});
-      OwnSums raw{native};
-      body(comm, raw, zero::device::MallocAllocator(comm.space().device()));
-      native.close();
-    });
+    std::string const why = command.windows ? bench::no_windows(ranks) : "";
+    if (!why.empty()) {
+      std::printf("skipped: %s\n", why.c_str());
+      return 77;
+    }
+  }
+  auto const options =
+      bench::registered(command.windows ? Registration::windows : Registration::none);
+  auto const launch = [&](int ranks, auto body) {
+    if (command.native) {
+      beside_nccl<zero::nccl::Native>(ranks, options, body);
+    } else {
+      beside_nccl<zero::nccl::Ordered>(ranks, options, body);
+    }
   };
   return zero::bench::collectives(argc, argv, launch, command.cases);
 }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "devices.cuh"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/communicator.hpp"
-#include "zero/device/allocators.hpp"
 #include "zero/zero.hpp"
 
 #include <cstddef>
@@ -55,12 +55,40 @@ class ExposedOnStream {
   std::size_t used_ = 0;
 };
 
+/// How many units the model has, and how often a step is measured.
+inline constexpr std::size_t units = 8;
+inline constexpr int repeat = 10;
+
+/// Seconds of a step on the slowest rank's stream, the mean of several. Collective.
+/// @param step   enqueues one
+/// @param after  is called after each
+template <class Step, class After>
+[[nodiscard]] double seconds_of(
+    int rank, cudaStream_t stream, Meeting& meeting, Step const& step, After const& after) {
+  StreamClock clock(stream);
+  double seconds = 0;
+  for (int i = 0; i < repeat; ++i) {
+    meeting.meet();
+    clock.start();
+    step();
+    clock.stop();
+    seconds += meeting.longest(rank, clock.seconds());
+    after();
+  }
+  return seconds / repeat;
+}
+
 /// A model of equal units, whose passes over gradients and parameters cost nothing: what is left is
 /// reduction, norm, update and gathers.
-template <class Stage, zero::Communicator C>
-void steps(char const* backend, C& inner, Meeting& meeting, std::size_t unit_elements) {
-  constexpr std::size_t units = 8;
-  constexpr int repeat = 10;
+/// @param allocator  of the memory that the optimizer holds
+/// @param floor      seconds of what any sharded step has to exchange; 0: not known
+template <class Stage, zero::Communicator C, zero::Allocator A>
+void steps(char const* backend,
+           C& inner,
+           Meeting& meeting,
+           std::size_t unit_elements,
+           A const& allocator,
+           double floor) {
   std::vector<zero::Tensor> tensors;
   for (std::size_t u = 0; u < units; ++u) {
     tensors.push_back(
@@ -68,12 +96,8 @@ void steps(char const* backend, C& inner, Meeting& meeting, std::size_t unit_ele
   }
   ExposedOnStream comm(inner);
   auto const space = inner.space();
-  zero::ShardedOptimizer optimizer{comm,
-                                   tensors,
-                                   Stage{},
-                                   zero::Mixed<zero::bf16>{},
-                                   zero::AdamW{},
-                                   zero::Owned{zero::device::MallocAllocator(space.device())}};
+  zero::ShardedOptimizer optimizer{
+      comm, tensors, Stage{}, zero::Mixed<zero::bf16>{}, zero::AdamW{}, zero::Owned{allocator}};
   optimizer.adopt_parameters();
   auto const step = [&] {
     for (int const unit : optimizer.units()) static_cast<void>(optimizer.parameters(unit));
@@ -84,27 +108,22 @@ void steps(char const* backend, C& inner, Meeting& meeting, std::size_t unit_ele
     }
     optimizer.enqueue_step();
   };
-  StreamClock clock(space.stream());
   for (int i = 0; i < 3; ++i) step();
   static_cast<void>(optimizer.report());
   static_cast<void>(comm.take());
-  double seconds = 0;
   double exposed = 0;
-  for (int i = 0; i < repeat; ++i) {
-    meeting.meet();
-    clock.start();
-    step();
-    clock.stop();
-    seconds += meeting.longest(inner.rank(), clock.seconds());
-    exposed += meeting.longest(inner.rank(), comm.take());
-  }
+  double const seconds = seconds_of(inner.rank(), space.stream(), meeting, step, [&] {
+    exposed += meeting.longest(inner.rank(), comm.take()) / repeat;
+  });
   if (inner.rank() == 0) {
-    std::printf("%-15s %2d ranks  %-10s %9.3f ms a step, %9.3f ms exposed communication\n",
+    std::printf("%-22s %2d ranks  %-10s %9.3f ms a step, %9.3f ms exposed communication",
                 backend,
                 inner.size(),
                 std::string(Stage::name).c_str(),
-                1e3 * seconds / repeat,
-                1e3 * exposed / repeat);
+                1e3 * seconds,
+                1e3 * exposed);
+    if (floor > 0) std::printf(", %6.2f of the exchange", seconds / floor);
+    std::printf("\n");
   }
 }
 
@@ -113,13 +132,18 @@ inline std::size_t unit_elements(int argc, char** argv) {
   return size_option(argc, argv, "elements of each of 8 units", std::size_t{8} << 20);
 }
 
-/// All stages, one after the other. Collective.
-template <zero::Communicator C>
-void all_steps(char const* backend, C& comm, Meeting& meeting, std::size_t unit_elements) {
-  steps<zero::stage::Replicated>(backend, comm, meeting, unit_elements);
-  steps<zero::stage::Pos>(backend, comm, meeting, unit_elements);
-  steps<zero::stage::PosG>(backend, comm, meeting, unit_elements);
-  steps<zero::stage::PosGP>(backend, comm, meeting, unit_elements);
+/// All stages, one after the other; the parameters are those of `steps`. Collective.
+template <zero::Communicator C, zero::Allocator A>
+void all_steps(char const* backend,
+               C& comm,
+               Meeting& meeting,
+               std::size_t unit_elements,
+               A const& allocator,
+               double floor = 0) {
+  steps<zero::stage::Replicated>(backend, comm, meeting, unit_elements, allocator, floor);
+  steps<zero::stage::Pos>(backend, comm, meeting, unit_elements, allocator, floor);
+  steps<zero::stage::PosG>(backend, comm, meeting, unit_elements, allocator, floor);
+  steps<zero::stage::PosGP>(backend, comm, meeting, unit_elements, allocator, floor);
 }
 
 }  // namespace bench

@@ -43,6 +43,18 @@ class Plot(unittest.TestCase):
                          "all_gather fp32, 2 ranks 5.00 us + bytes / 2 GB/s, error 0.00")
         self.assertEqual(lines[1], "broadcast fp32, 3 ranks 7.00 us + bytes / - GB/s, error 0.00")
 
+    def test_a_table_has_medians_beside_the_baseline(self):
+        runs = [run_of("all_gather", size, size / 2000 + off, label="raw: NCCL")
+                for size in (2000, 4000000) for off in (0, -0.5, 40)]
+        done = plot({"benchmarks": runs}, "--table")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+        self.assertEqual(lines, ["medians; busbw in GB/s; baseline: NCCL", "bytes us busbw baseline ratio",
+                                 "all_gather fp32, 2 ranks 2,000 1.0 1.00 0.50 2.00",
+                                 "all_gather fp32, 2 ranks 4,000,000 2000.0 1.00 0.50 2.00",
+                                 "speed over the baseline's: from 2.00 (all_gather of 2,000 bytes) "
+                                 "to 2.00 (all_gather of 4,000,000 bytes)"])
+
     @unittest.skipUnless(CAN_DRAW, "no matplotlib")
     def test_pictures(self):
         stage = {"configuration": "", "first_step": 0, "losses": [3.0, 2.0], "tokens_per_s": 10.0,
@@ -71,12 +83,14 @@ class Plot(unittest.TestCase):
 
     def test_mistakes_have_words(self):
         for document, arguments, words in (
-            ({}, [], "a PICTURE or --fit"),
-            ({}, ["x.svg", "--fit"], "a PICTURE or --fit"),
+            ({}, [], "a PICTURE, --table or --fit"),
+            ({}, ["x.svg", "--fit"], "a PICTURE, --table or --fit"),
+            ({}, ["--table", "--fit"], "a PICTURE, --table or --fit"),
             ({}, ["x.gif"], ".svg, .png or .pdf"),
             ({}, ["x.svg"], "nothing to draw"),
             ([], ["x.svg"], "nothing to draw"),
             ({"benchmarks": [{"name": "update/adamw"}]}, ["--fit"], "no benchmark of a collective"),
+            ({"benchmarks": [{"name": "update/adamw"}]}, ["--table"], "no benchmark of a collective"),
         ):
             done = plot(document, *arguments)
             self.assertNotEqual(done.returncode, 0)

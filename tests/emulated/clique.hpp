@@ -80,6 +80,7 @@ struct ncclComm {
   std::vector<std::shared_ptr<emulated::Capture const>> captures;
   std::size_t met = 0;
   std::size_t splits = 0;
+  bool blocks = false;     ///< calls come back when they are over
   bool accepting = false;  ///< a call was accepted and is not over until it is asked for
   bool finalized = false;
   std::function<void()> deliver;                 ///< what a call gives its caller once it is over

@@ -1,4 +1,5 @@
-// The life of communicators of the emulated NCCL: non-blocking ones only, one rank on a device.
+// The life of communicators of the emulated NCCL, one rank on a device. They say whether they
+// block; those that do are a benchmark's baseline, and are not split.
 #include "emulated/clique.hpp"
 #include "support/standard.hpp"
 
@@ -38,20 +39,27 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(
     ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  Turn const turn;
-  if (config->blocking != 0) emulated::give_up("a blocking communicator");
-  auto& clique = emulated::cliques[id.internal];
-  if (clique == nullptr) clique = std::make_shared<Clique>(size);
-  int const device = emulated::current_device;
-  auto const& devices = clique->devices;
-  if (std::find(devices.begin(), devices.end(), device) != devices.end()) return ncclInvalidUsage;
-  clique->devices[static_cast<std::size_t>(rank)] = device;
-  ++clique->seats;
-  *comm = new ncclComm;
-  (*comm)->clique = clique;
-  (*comm)->rank = rank;
-  (*comm)->device = device;
-  return ncclInProgress;
+  {
+    Turn const turn;
+    if (config->blocking < 0) emulated::give_up("a communicator that blocks by default");
+    auto& clique = emulated::cliques[id.internal];
+    if (clique == nullptr) clique = std::make_shared<Clique>(size);
+    int const device = emulated::current_device;
+    auto const& devices = clique->devices;
+    if (std::find(devices.begin(), devices.end(), device) != devices.end()) return ncclInvalidUsage;
+    clique->devices[static_cast<std::size_t>(rank)] = device;
+    ++clique->seats;
+    *comm = new ncclComm;
+    (*comm)->clique = clique;
+    (*comm)->rank = rank;
+    (*comm)->device = device;
+    (*comm)->blocks = config->blocking != 0;
+    if (!(*comm)->blocks) return ncclInProgress;
+  }
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    Turn const turn;
+    if ((*comm)->seated()) return ncclSuccess;
+  }
 }
 
 // As the real one: it says that it has succeeded, and has only begun.

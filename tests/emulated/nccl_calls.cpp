@@ -21,7 +21,8 @@ thread_local Grouped grouped;
 ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
   if (!known(stream) || stream->device != comm->device) return ncclInvalidArgument;
   auto const clique = comm->clique;
-  comm->accepting = true;
+  comm->accepting = !comm->blocks;
+  auto const accepted = comm->blocks ? ncclSuccess : ncclInProgress;
   part.queue = stream->queue;
   auto const place = static_cast<std::size_t>(comm->rank);
   auto const slot_of = [&]<class Slot>(std::shared_ptr<Slot>& slot) {
@@ -36,7 +37,7 @@ ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
     stream->capture->add([clique, slot, rank = comm->rank](
                              std::size_t launch) { return clique->attempt(*slot, rank, launch); },
                          stream->frontier);
-    return ncclInProgress;
+    return accepted;
   }
   auto const slot = slot_of(clique->slots[comm->collectives++]);
   part.position = state().machine.enqueue_attempt(
@@ -44,7 +45,7 @@ ncclResult_t post(ncclComm_t comm, cudaStream_t stream, Part part) {
   slot->parts[place] = std::move(part);
   ++slot->posted;
   if (state().random) state().machine.progress(*state().random);
-  return ncclInProgress;
+  return accepted;
 }
 
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, fake::Collective const& call) {

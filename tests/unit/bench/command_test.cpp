@@ -10,13 +10,13 @@ struct Read : bench::Command {
   std::vector<std::string> left{};
 };
 
-Read read(std::initializer_list<char const*> arguments, int rank = -1) {
+Read read(std::initializer_list<char const*> arguments, int rank = -1, bool nccl = false) {
   std::vector<std::string> texts{"program"};
   texts.insert(texts.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& text : texts) argv.push_back(text.data());
   auto argc = static_cast<int>(argv.size());
-  Read result{bench::read_command(argc, argv.data(), rank)};
+  Read result{bench::read_command(argc, argv.data(), rank, nccl)};
   result.left.assign(argv.begin(), argv.begin() + argc);
   return result;
 }
@@ -51,6 +51,9 @@ TEST_CASE("every option says what it is called after") {
   CHECK(in.cases.largest == 2 * zero::MiB);
   CHECK(read({"--ordinary"}, 0).ordinary);
   CHECK(!read({}, 0).ordinary);
+  Read const nccl = read({"--native", "--ranks", "2"}, -1, true);
+  CHECK((nccl.native && !nccl.windows && nccl.cases.ranks == std::vector{2}));
+  CHECK(read({"--windows"}, -1, true).windows);
 }
 
 TEST_CASE("Google Benchmark's options are left to it") {
@@ -69,7 +72,9 @@ TEST_CASE("what is wrong ends the program with 2, help with 0") {
         {"--place", "beside"},
         {"--dtype", "fp32,int8"},
         {"--ranks", "2,x"},
-        {"--ordinary"}}) {
+        {"--ordinary"},
+        {"--native"},
+        {"--windows"}}) {
     CAPTURE(*wrong.begin());
     CHECK(read(wrong).status == 2);
   }
