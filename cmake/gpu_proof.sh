@@ -231,10 +231,10 @@ part() {
   row "$name" "$result" "$took" "$limit" "$said"
 }
 
-# The same for what measures: the page has all that it printed.
+# The same for what measures: the page has all that it printed, and with which NCCL and what memory.
 measure() {
   part "$@"
-  [ "$result" != passed ] || cp "$log.out" "$log.figures"
+  [ "$result" != passed ] || { grep '^NCCL ' "$log.err" || true; cat "$log.out"; } >"$log.figures"
 }
 
 # collectives NAME LIMIT PROGRAM OPTION...: a benchmark of collectives, as a table.

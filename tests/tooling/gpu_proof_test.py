@@ -95,6 +95,7 @@ for word; do
     --benchmark_out=*) cp rows.json "${word#*=}" ;;
   esac
 done
+echo "NCCL 9, registration: none" >&2
 [ -z "${IMPOSSIBLE-}" ] || echo "file.cu(9): MESSAGE: not possible here: $IMPOSSIBLE"
 tests=4
 ! asked "${EMPTY-}" || tests=0
@@ -185,14 +186,15 @@ class Proof(unittest.TestCase):
         self.assertEqual(page["machine"]["command"], "gpu_proof.sh --gpus 2")
         self.assertEqual(page["topology"], ["GPU0 NV18 GPU1"])
         ordered = next(part for part in page["parts"] if part["name"] == "ordered")
-        self.assertIn("baseline: NCCL", ordered["figures"][0])
+        self.assertEqual(ordered["figures"][0], "NCCL 9, registration: none")
+        self.assertIn("baseline: NCCL", ordered["figures"][1])
         self.assertIn("0.50", ordered["said"])
         self.assertIn("steps, in part: not possible here: no windows", page["not_shown"])
         built = "build/cuda_gpt/examples/gpt"
         self.assertEqual(page["parts"][-1]["figures"],
                          [f"MFU of {built}/train_gpt {built}/cuda/train_gpt_cuda --json build/gpu_proof/gpt.json "
                           "--ranks 2 --nccl"])
-        for words in (ordered["figures"][2], "topology", "used: 3,1", "not shown"):
+        for words in (ordered["figures"][3], "topology", "used: 3,1", "not shown"):
             self.assertIn(words, done.stdout)
         self.assertEqual(done.stdout, (self.folder / "build/gpu_proof.txt").read_text())
         calls = self.calls().splitlines()
