@@ -344,7 +344,7 @@ prove_gpus() {
   if [ "$mode" = emulated ]; then
     # The emulated NCCL connects threads.
     export ZERO_EMULATED_ORDER=late
-    part processes 180 "$processes" "$tests" 1 --test-case="$operations,$bits,$captured"
+    part processes 180 "$processes" "$tests" 1 --test-case="*native:*,$bits,$captured"
     part killed_rank 120 "$@" --test-case="$lost"
   elif [ "$gpus" -eq 1 ]; then
     part processes 180 "$processes" --one-gpu "$tests" 2 --test-case="*native:*,$bits,$captured"

@@ -1,5 +1,6 @@
 // The real NCCL on the GPUs there are, one rank on each: the suites that every communicator passes.
 // Ranks are threads with one device each, or processes, which processes.sh starts.
+#include "../bench/cuda/nccl_ranks.cuh"
 #include "conformance/communicator.hpp"
 #include "cuda/captured_step.cuh"
 #include "cuda/staged.hpp"
@@ -190,6 +191,33 @@ TEST_CASE("NCCL, native: integers exactly, and floats where one rank adds nothin
       if (ranks == 1) conformance::every_operation<zero::bf16, float>(comm, findings);
     });
     findings.check();
+  }
+}
+
+TEST_CASE("NCCL, native: what benchmarks call without the library has the same results") {
+  for (int const ranks : group_sizes()) {
+    auto const id = next_id<zero::Nccl<Native>>(ranks);
+    run_group<Native>(ranks, test_options(), [&](zero::Nccl<Native>& comm) {
+      auto const space = comm.space();
+      bench::RawNccl raw(id, comm.rank(), ranks, space.stream());
+      std::vector<float> values(1000 * static_cast<std::size_t>(ranks));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(i % 97) + 100.f * static_cast<float>(comm.rank());
+      }
+      Array<float> const from(space, values);
+      for (int number = 0; number < zero::op_count; ++number) {
+        Array<float> const ours(space, std::vector<float>(values.size()));
+        Array<float> const plain(space, std::vector<float>(values.size()));
+        zero::Collective call{
+            .op = static_cast<zero::Op>(number), .count = 1000, .send = from.data()};
+        call.recv = ours.data();
+        zero::run(comm, call);
+        call.recv = plain.data();
+        raw.run(call);
+        CHECK_MESSAGE(ours.values() == plain.values(), number);
+      }
+      raw.close();
+    });
   }
 }
 
