@@ -46,6 +46,7 @@ PROGRAMS = [
 CMAKE = """#!/bin/sh
 has() { case " $1 " in *" $2 "*) ;; *) false ;; esac; }
 if [ "$1" = --preset ]; then
+  echo "cmake $*" >>configured
   ! has "$BROKEN" configure || { echo "CMake Error: there is no doctest" >&2; exit 1; }
   build=build/$2
   [ "$3" != -B ] || build=$4
@@ -185,6 +186,7 @@ class Proof(unittest.TestCase):
         self.assertEqual(page["machine"]["CUDA"], "13.0, V13")
         self.assertEqual(page["machine"]["command"], "gpu_proof.sh --gpus 2")
         self.assertEqual(page["topology"], ["GPU0 NV18 GPU1"])
+        self.assertIn("ZERO_WITH_NCCL=ON", (self.folder / "configured").read_text())
         ordered = next(part for part in page["parts"] if part["name"] == "ordered")
         self.assertEqual(ordered["figures"][0], "NCCL 9, registration: none")
         self.assertIn("baseline: NCCL", ordered["figures"][1])
@@ -287,6 +289,7 @@ class Proof(unittest.TestCase):
         results = self.results()
         self.assertEqual(list(results), GPUS_PARTS)
         self.assertNotIn("--nccl", self.said("gpt"))
+        self.assertIn("ZERO_WITH_NCCL=OFF", (self.folder / "configured").read_text())
         for name in ("ordered", "native", "windows", "steps"):
             self.assertEqual(results[name], "skipped")
             self.assertIn("one GPU", self.said(name))
