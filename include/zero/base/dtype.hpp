@@ -43,22 +43,22 @@ class FileDType {
   friend constexpr bool operator==(FileDType const&, FileDType const&) noexcept = default;
 
  private:
-  struct Known {
+  struct Spelling {
     std::string_view name;
     std::size_t bytes;
   };
-  static constexpr std::array<Known, 12> all{{{"", 0},
-                                              {"U8", 1},
-                                              {"I8", 1},
-                                              {"BOOL", 1},
-                                              {"F8_E4M3", 1},
-                                              {"F8_E5M2", 1},
-                                              {"I16", 2},
-                                              {"U16", 2},
-                                              {"I32", 4},
-                                              {"U32", 4},
-                                              {"I64", 8},
-                                              {"U64", 8}}};
+  static constexpr std::array<Spelling, 12> all{{{"", 0},
+                                                 {"U8", 1},
+                                                 {"I8", 1},
+                                                 {"BOOL", 1},
+                                                 {"F8_E4M3", 1},
+                                                 {"F8_E5M2", 1},
+                                                 {"I16", 2},
+                                                 {"U16", 2},
+                                                 {"I32", 4},
+                                                 {"U32", 4},
+                                                 {"I64", 8},
+                                                 {"U64", 8}}};
 
   std::uint8_t number_ = 0;
 };

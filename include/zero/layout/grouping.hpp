@@ -49,11 +49,11 @@ class Gathered {
                            std::uint64_t smallest);
 
  private:
-  struct Run {
+  struct Clusters {
     std::size_t first = 0;  ///< index of a cluster
     std::size_t end = 0;
   };
-  std::vector<Run> runs_{};          ///< what no other units use, by kinds
+  std::vector<Clusters> runs_{};     ///< what no other units use, by kinds
   std::vector<std::size_t> tied_{};  ///< clusters that other units use, too, ascending
   std::uint64_t padded_ = 0;         ///< elements of the runs' buckets
 };
@@ -84,7 +84,7 @@ ZERO_BODY bool detail::Gathered::takes_in(Gathered const& next,
   Gathered both(*this);
   both.padded_ = 0;
   for (std::size_t k = 0; k < runs_.size(); ++k) {
-    Run& run = both.runs_[k];
+    Clusters& run = both.runs_[k];
     if (run.first == run.end) {
       run = next.runs_[k];
     } else if (next.runs_[k].first < next.runs_[k].end) {
