@@ -90,8 +90,8 @@ struct Plan {
   PlanNames names{};                            ///< what the policies call themselves
 };
 
-/// The plan for a partition. Pure arithmetic: allocates nothing but the plan itself.
-/// @param types  those of the partition's kinds
+/// The plan for a partition whose kinds have these types. Pure arithmetic: allocates nothing but
+/// the plan itself.
 /// @throws Error (invalid_argument) if a size does not fit in 64 bits, or for 0 micro-steps
 ZERO_APART [[nodiscard]] Plan make_plan(Partition const& partition,
                                         StorageChoice const& storage,

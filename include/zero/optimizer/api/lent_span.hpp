@@ -26,7 +26,7 @@ class BasicLentSpan {
   noexcept
       : data_(elements.data()), size_(elements.size()), dtype_(dtype_of<std::remove_const_t<T>>) {}
 
-  /// @param dtype  of what lies at `data`, where a trainer's program does not know it before
+  /// For a trainer's program that knows the type of what lies at `data` only when it runs.
   BasicLentSpan(Void* data, std::size_t size, DType dtype) noexcept
       : data_(data), size_(size), dtype_(dtype) {}
 
