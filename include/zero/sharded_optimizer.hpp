@@ -301,9 +301,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// `adopt_parameters`; later, with a master of another type, an update replaces what is written.
   /// [element count]
   /// @tparam T  the type of its elements, as in `parameter<float>(tensor)`
-  /// @throws Error (invalid_argument) if they are of another type, and for a stacked tensor that
-  /// the
-  ///   library owns: its slices lie with their units
+  /// @throws Error (invalid_argument) if they are of another type; for a stacked tensor that the
+  ///   library owns, because its slices lie with their units
   template <Element T = Parameter>
   [[nodiscard]] std::span<T> parameter(std::size_t tensor) requires(form.refresh !=
                                                                     StorageForm::Refresh::gather) {
