@@ -38,15 +38,15 @@ class Gathered {
   Gathered() = default;
   /// Of one unit.
   /// @param used  the clusters that are gathered for it, ascending
-  ZERO_APART Gathered(Placement const& placement,
-                      std::vector<std::size_t> const& used,
-                      std::uint64_t smallest);
+  ZERO_APART ZERO_COLD Gathered(Placement const& placement,
+                                std::vector<std::size_t> const& used,
+                                std::uint64_t smallest);
 
   /// Brings a later unit along if both together take no more than the larger of them takes alone.
   /// @returns whether it did; if not, nothing has changed
-  ZERO_APART bool takes_in(Gathered const& next,
-                           std::vector<Cluster> const& clusters,
-                           std::uint64_t smallest);
+  ZERO_APART ZERO_COLD bool takes_in(Gathered const& next,
+                                     std::vector<Cluster> const& clusters,
+                                     std::uint64_t smallest);
 
  private:
   struct Clusters {

@@ -161,25 +161,26 @@ namespace detail {
 /// Reductions that may be under way at once: one fills while one travels.
 inline constexpr std::uint64_t reductions_in_flight = 2;
 
-ZERO_APART void size_gradient_pool(Partition const& partition,
-                                   std::size_t kind,
-                                   KindElements& elements);
+ZERO_APART ZERO_COLD void size_gradient_pool(Partition const& partition,
+                                             std::size_t kind,
+                                             KindElements& elements);
 
-ZERO_APART void size_gather_pool(Partition const& partition,
-                                 int prefetch,
-                                 KindTypes const& types,
-                                 StorageElements& elements);
+ZERO_APART ZERO_COLD void size_gather_pool(Partition const& partition,
+                                           int prefetch,
+                                           KindTypes const& types,
+                                           StorageElements& elements);
 
 }  // namespace detail
 
 /// The types of a partition's kinds; `types` are those by the numbers that `Placement` was given
 /// for tensors.
-ZERO_APART [[nodiscard]] KindTypes kind_types(Placement const& placement, KindTypes const& types);
+ZERO_APART [[nodiscard]] ZERO_COLD KindTypes kind_types(Placement const& placement,
+                                                        KindTypes const& types);
 
 /// How many elements each store needs on every rank; `types` are those of the partition's kinds.
-ZERO_APART [[nodiscard]] StorageElements storage_elements(Partition const& partition,
-                                                          StorageChoice const& choice,
-                                                          KindTypes const& types);
+ZERO_APART [[nodiscard]] ZERO_COLD StorageElements storage_elements(Partition const& partition,
+                                                                    StorageChoice const& choice,
+                                                                    KindTypes const& types);
 
 /// Bytes by role.
 class MemoryBytes {

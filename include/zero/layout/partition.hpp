@@ -165,9 +165,9 @@ class Partition {
   /// Elements of one rank's share of so many.
   ZERO_APART [[nodiscard]] std::uint64_t shard_of(std::uint64_t count) const;
 
-  ZERO_APART void cut_into_buckets(BucketGroup& group);
+  ZERO_APART ZERO_COLD void cut_into_buckets(BucketGroup& group);
 
-  ZERO_APART void order_reductions();
+  ZERO_APART ZERO_COLD void order_reductions();
 
   /// Lent memory is at least so many buckets: two in staging are then a sixteenth of it.
   static constexpr std::uint64_t lent_buckets = 32;

@@ -64,8 +64,8 @@ class Placement {
   /// tensors of types i are of kind i.
   /// @throws Error (invalid_argument) for duplicate or missing names, negative or absurd units,
   ///   bad ties, element counts that overflow
-  ZERO_APART explicit Placement(std::vector<Tensor> const& tensors,
-                                std::vector<std::uint32_t> const& types = {});
+  ZERO_APART ZERO_COLD explicit Placement(std::vector<Tensor> const& tensors,
+                                          std::vector<std::uint32_t> const& types = {});
 
   /// Places of the described tensors, in registration order.
   [[nodiscard]] std::vector<TensorPlace> const& places() const noexcept { return places_; }
@@ -87,7 +87,7 @@ class Placement {
  private:
   static constexpr int max_units = 1 << 20;
 
-  ZERO_APART [[noreturn]] static void refuse(Tensor const& tensor, Message const& why);
+  ZERO_APART [[noreturn]] ZERO_COLD static void refuse(Tensor const& tensor, Message const& why);
 
   ZERO_APART ZERO_COLD void number_kinds(std::vector<Tensor> const& tensors,
                                          std::vector<std::uint32_t> const& types);
@@ -96,7 +96,7 @@ class Placement {
 
   ZERO_APART ZERO_COLD void lay_out_clusters(std::vector<Tensor> const& tensors);
 
-  ZERO_APART void index_by_offset(std::vector<Tensor> const& tensors);
+  ZERO_APART ZERO_COLD void index_by_offset(std::vector<Tensor> const& tensors);
 
   std::vector<TensorPlace> places_;
   std::vector<Cluster> clusters_;
@@ -169,33 +169,20 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
     place.storage = t;
     place.count = element_count(tensor);
     if (!tensor.tied_to.empty()) {
+      auto const require = [&](bool holds, char const* otherwise) {
+        if (!holds) refuse(tensor, {"is tied to '", tensor.tied_to, "', ", otherwise});
+      };
       std::size_t const found = index.find(tensors, tensor.tied_to);
-      if (found >= t) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is not described before it"});
-      }
+      require(found < t, "which is not described before it");
       Tensor const& target = tensors[found];
-      if (target.shape != tensor.shape) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', which has another shape"});
-      }
-      if (target.frozen != tensor.frozen) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is frozen"});
-      }
-      if (target.whole != tensor.whole) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', but only one of them is whole"});
-      }
-      if (target.weight_decay != tensor.weight_decay ||
-          target.learning_rate != tensor.learning_rate) {
-        refuse(tensor,
-               {"is tied to '",
-                tensor.tied_to,
-                "', which has another weight decay or learning rate; they share one memory"});
-      }
-      if (places_[found].kind != place.kind) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is held in other types"});
-      }
-      if (target.group != tensor.group) {
-        refuse(tensor, {"is tied to '", tensor.tied_to, "', which is of another group"});
-      }
+      require(target.shape == tensor.shape, "which has another shape");
+      require(target.frozen == tensor.frozen, "but only one of them is frozen");
+      require(target.whole == tensor.whole, "but only one of them is whole");
+      require(target.weight_decay == tensor.weight_decay &&
+                  target.learning_rate == tensor.learning_rate,
+              "which has another weight decay or learning rate; they share one memory");
+      require(places_[found].kind == place.kind, "which is held in other types");
+      require(target.group == tensor.group, "which is of another group");
       place.storage = places_[found].storage;
     }
     std::vector<int>& units = users_[place.storage];

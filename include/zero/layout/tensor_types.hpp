@@ -8,11 +8,11 @@
 #include "zero/layout/storage_types.hpp"
 #include "zero/layout/tensor.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
@@ -34,38 +34,32 @@ tensor_types(std::vector<Tensor> const& tensors, std::span<StorageTypes const> p
 
 ZERO_BODY TensorTypes tensor_types(std::vector<Tensor> const& tensors,
                                    std::span<StorageTypes const> precisions) {
-  TensorTypes result;
+  TensorTypes result{.types = KindTypes(precisions.begin(), precisions.end()), .numbers = {}};
   KindTypes& types = result.types;
-  types.assign(precisions.begin(), precisions.end());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
+    auto const refuse = [&](Message const& why) {
+      fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' is ", why});
+    };
     DType const dtype = tensor.dtype.value_or(types.front().parameter);
-    auto const known = std::find_if(types.begin(), types.end(), [&](StorageTypes const& each) {
-      return each.parameter == dtype;
-    });
-    auto const number = static_cast<std::size_t>(known - types.begin());
+    std::size_t number = 0;
+    while (number < types.size() && types[number].parameter != dtype) ++number;
     if (!tensor.frozen && number >= precisions.size()) {
-      std::string listed;
-      for (StorageTypes const& each : precisions) {
-        listed += Message({listed.empty() ? "" : ", ", name(each.parameter)}).text();
+      std::string why = ", which has no gradients: only a frozen one can be";
+      if (!is_integral(dtype)) {
+        why = ", which no precision here has";
+        for (StorageTypes const& each : precisions) {
+          why += Message({&each == &precisions.front() ? ": " : ", ", name(each.parameter)}).text();
+        }
       }
-      Message const why = is_integral(dtype)
-                              ? Message{", which has no gradients: only a frozen one can be"}
-                              : Message{", which no precision here has: ", listed};
-      fail(ErrorKind::invalid_argument,
-           {"tensor '", tensor.name, "' is trained and of ", name(dtype), why});
+      refuse({"trained and of ", name(dtype), why});
     }
     FileDType const in_files = tensor.file_dtype;
     if (in_files != FileDType() && (!is_integral(dtype) || in_files.bytes() != size_of(dtype))) {
-      fail(ErrorKind::invalid_argument,
-           {"tensor '",
-            tensor.name,
-            "' is of ",
-            name(dtype),
-            ", so that files cannot call it ",
-            in_files.known() ? in_files.name() : "that"});
+      std::string_view const called = in_files.known() ? in_files.name() : "that";
+      refuse({"of ", name(dtype), ", so that files cannot call it ", called});
     }
-    if (known == types.end()) {
+    if (number == types.size()) {
       types.push_back({.parameter = dtype, .wire = dtype, .accumulate = dtype});
     }
     if (number != 0 && result.numbers.empty()) result.numbers.resize(tensors.size(), 0);

@@ -270,11 +270,11 @@ ZERO_BODY void Engine::end_load(std::vector<bool> const& tensors, bool states, b
 ZERO_BODY void Engine::values_are_set(Content content, bool confirmed, bool all) noexcept {
   StepState::Values& now = parts_->now.of(content);
   bool const lent = parts_->form.parameters == StorageForm::Parameters::lent;
-  auto const& owners = parts_->partition.placement().by_offset();
-  bool const trained_alone = std::none_of(owners.begin(), owners.end(), [&](std::size_t t) {
-    TensorPlace const& place = parts_->partition.place(t);
-    return place.frozen && !parts_->types[place.kind].opaque();
-  });
+  bool trained_alone = true;
+  for (std::size_t const t : parts_->partition.placement().by_offset()) {
+    bool const frozen = parts_->partition.place(t).frozen && parts_->has(Content::numbers, t);
+    trained_alone = trained_alone && !frozen;
+  }
   now.set = now.set || all || lent || trained_alone;
   // Ranks of a data axis know nothing of those of a model axis.
   now.confirmed = now.none || (confirmed && parts_->groups.model() == nullptr);
@@ -283,10 +283,9 @@ ZERO_BODY void Engine::values_are_set(Content content, bool confirmed, bool all)
 
 ZERO_BODY void Engine::all_are_set(std::vector<bool> const& loaded, bool confirmed) noexcept {
   for (Content const content : {Content::numbers, Content::bytes}) {
-    std::vector<bool> const& those = parts_->tensors_of(content);
     bool all = true;
     for (std::size_t t = 0; t < loaded.size(); ++t) {
-      bool const meant = (those.empty() || those[t]) && parts_->partition.place(t).storage == t;
+      bool const meant = parts_->has(content, t) && parts_->partition.place(t).storage == t;
       all = all && (!meant || loaded[t]);
     }
     if (all) values_are_set(content, confirmed);

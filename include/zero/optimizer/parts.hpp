@@ -68,6 +68,7 @@ struct StepState {
 struct Parts : Model {
   /// Allocates what the plan says. Local: whoever assembles has agreed with all ranks before.
   ZERO_APART ZERO_COLD explicit Parts(Agreed agreed);
+  ZERO_COLD ~Parts() = default;
   Parts(Parts const&) = delete;
   Parts& operator=(Parts const&) = delete;
 
@@ -93,10 +94,12 @@ struct Parts : Model {
     if (policies.borrowed && !bound) refuse_unbound();
   }
   ZERO_APART [[noreturn]] ZERO_COLD void refuse_unbound() const;
-  /// Which of `tensors` are opaque, or are not; empty if all are meant.
-  [[nodiscard]] std::vector<bool> const& tensors_of(Content content) const noexcept {
-    return contents[static_cast<std::size_t>(content)];
+  /// Is one of `tensors` of this content?
+  [[nodiscard]] bool has(Content content, std::size_t tensor) const noexcept {
+    return types[partition.place(tensor).kind].opaque() == (content == Content::bytes);
   }
+  /// Which of `tensors` are of it, listed when that is first asked; empty if all are.
+  ZERO_APART [[nodiscard]] ZERO_COLD std::vector<bool> const& tensors_of(Content content);
   /// Of the values that a trainer loads of a described tensor.
   [[nodiscard]] DType value_type(std::size_t tensor) const {
     StorageTypes const& own = types[kind_of(tensor)];
@@ -130,17 +133,16 @@ struct Parts : Model {
   Outcome outcome;
   UnitReaders readers;
   StepState now;
-  std::array<std::vector<bool>, 2> contents;  ///< what `tensors_of` is asked for
+  std::vector<bool> numbers, bytes;  ///< what `tensors_of` has listed
 };
 
 #if ZERO_BODIES
 
 ZERO_BODY Parts::Parts(Agreed agreed)
-    : Model(
-          std::move(agreed.described), std::move(agreed.slices), std::move(agreed.model.partition)),
+    : Model(std::move(agreed.described), std::move(agreed.slices), std::move(agreed.partition)),
       policies(agreed.setup.policies),
       form(policies.form()),
-      types(std::move(agreed.model.types)),
+      types(std::move(agreed.types)),
       groups(std::move(agreed.groups)),
       kernels(agreed.setup.kernels, agreed.setup.space),
       rules(*this, *agreed.setup.rule_calls, agreed.setup.rule, kernels.rates_at_once()),
@@ -185,24 +187,28 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   initial.outcome.terms.loss_scale = initial.loss_scale.value();
   initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
   space().upload(control, &initial, sizeof(initial));
-  auto const has_master = [](StorageTypes const& kind) { return kind.has_master(); };
-  bool const masters = std::any_of(types.begin(), types.end(), has_master);
+  bool masters = false;
+  for (StorageTypes const& kind : types) masters = masters || kind.has_master();
   for (Content const content : {Content::numbers, Content::bytes}) {
-    auto const meant = [&](TensorPlace const& place) {
-      return types[place.kind].opaque() == (content == Content::bytes);
-    };
-    auto const& places = partition.placement().places();
-    bool const none = std::none_of(places.begin(), places.end(), meant);
-    if (!std::all_of(places.begin(), places.end(), meant)) {
-      std::vector<bool>& those = contents[static_cast<std::size_t>(content)];
-      for (TensorPlace const& place : places) those.push_back(meant(place));
-    }
+    bool none = true;
+    for (std::size_t t = 0; t < tensors.size(); ++t) none = none && !has(content, t);
     bool const lent = policies.borrowed && (content == Content::bytes || !masters);
     now.of(content) = {.set = lent || none, .confirmed = none, .none = none};
   }
   now.lost.reserve(tensors.size());
   // The first step may be captured.
   kernels.load([&](Kernels const& loading) { load(loading); });
+}
+
+ZERO_BODY std::vector<bool> const& Parts::tensors_of(Content content) {
+  bool const opaque = content == Content::bytes;
+  std::vector<bool>& listed = opaque ? bytes : numbers;
+  if (listed.empty() && !now.of(opaque ? Content::numbers : Content::bytes).none) {
+    std::vector<bool> those(tensors.size());
+    for (std::size_t t = 0; t < those.size(); ++t) those[t] = has(content, t);
+    listed.swap(those);
+  }
+  return listed;
 }
 
 ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {

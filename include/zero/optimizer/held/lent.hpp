@@ -102,9 +102,12 @@ class LentTensors {
   template <class Memory>
   void bind_each(Memory const& lent_elements, bool need_frozen);
 
+  [[nodiscard]] DType dtype_of_kind(std::size_t kind) const noexcept {
+    return (*types_)[kind].*type_;
+  }
   /// Of a tensor's elements.
   [[nodiscard]] DType dtype(std::size_t tensor) const noexcept {
-    return dtypes_[partition_->place(tensor).kind];
+    return dtype_of_kind(partition_->place(tensor).kind);
   }
   /// A gradient that is not there, and need not be.
   [[nodiscard]] bool is_absent(std::size_t tensor, Elements lent) const noexcept {
@@ -137,7 +140,8 @@ class LentTensors {
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   char const* what_;
-  std::vector<DType> dtypes_;  ///< of each storage kind
+  KindTypes const* types_;
+  DType StorageTypes::*type_;
   bool written_;
   std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
@@ -160,11 +164,12 @@ ZERO_BODY LentTensors::LentTensors(std::vector<Tensor> const& tensors,
     : tensors_(&tensors),
       partition_(&partition),
       what_(what),
+      types_(&types),
+      type_(type),
       written_(written),
       address_(lends ? tensors.size() : 0, nullptr),
       lent_(lends ? tensors.size() : 0, Lent::always),
       in_place_(lends ? partition.bucket_count() : 0, nullptr) {
-  for (StorageTypes const& each : types) dtypes_.push_back(each.*type);
   order_.reserve(address_.size());
   spare_.reserve(address_.size());
   for (std::size_t t = 0; t < address_.size(); ++t) {
@@ -198,12 +203,12 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
   for (std::size_t t = 0; t < places.size(); ++t) {
     if (places[t].storage != t) continue;
     total = checked_add(total, places[t].count);
-    if (dtype(t) == dtypes_.front()) continue;
+    if (dtype(t) == dtype_of_kind(0)) continue;
     refuse(t,
            {"is of ",
             name(dtype(t)),
             ", and a flat buffer has elements of one type, ",
-            name(dtypes_.front()),
+            name(dtype_of_kind(0)),
             "; lend a span for each tensor"});
   }
   if (total != flat.count) {
@@ -217,7 +222,7 @@ ZERO_BODY void LentTensors::bind_flat(Elements flat, bool need_frozen) {
           flat.count > total ? "; where tensors lie with gaps between them, lend a span for each"
                              : ""});
   }
-  Array const all{static_cast<std::byte*>(flat.first), dtypes_.front()};
+  Array const all{static_cast<std::byte*>(flat.first), dtype_of_kind(0)};
   std::uint64_t used = 0;
   auto const next = [&](std::size_t t) -> LentElements {
     if (places[t].storage != t) return {};
@@ -414,7 +419,7 @@ ZERO_BODY void LentTensors::add_all() {
 }
 
 ZERO_BODY void LentTensors::find_in_place(BucketSpan const& bucket) {
-  Array base{nullptr, dtypes_[bucket.kind()]};
+  Array base{nullptr, dtype_of_kind(bucket.kind())};
   std::byte* end = nullptr;
   bool one_run = bucket.whole().count() == bucket.padded();
   partition_->for_each_segment(bucket.whole(), [&](Segment const& piece) {

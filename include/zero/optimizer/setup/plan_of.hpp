@@ -56,14 +56,16 @@ ZERO_BODY TypedPartition partition_of(PolicyFacts const& policies,
                           ? Merge::within_largest_unit
                           : Merge::freely;
   TensorTypes const types = tensor_types(tensors, policies.types);
-  Partition partition(tensors,
-                      {.world_size = world_size,
-                       .bucket_elements = bucket.bytes / size_of(policies.types.front().wire),
-                       .merge = merge,
-                       .lent = policies.borrowed},
-                      types.numbers);
-  KindTypes kinds = kind_types(partition.placement(), types.types);
-  return {std::move(partition), std::move(kinds)};
+  TypedPartition model{
+      .partition = Partition(tensors,
+                             {.world_size = world_size,
+                              .bucket_elements = bucket.bytes / size_of(types.types.front().wire),
+                              .merge = merge,
+                              .lent = policies.borrowed},
+                             types.numbers),
+      .types = {}};
+  model.types = kind_types(model.partition.placement(), types.types);
+  return model;
 }
 
 ZERO_BODY PlanNames plan_names(PolicyFacts const& policies, RuleCalls const& rule) {

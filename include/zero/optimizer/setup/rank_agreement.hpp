@@ -55,7 +55,8 @@ struct Agreed {
   RankGroups groups;
   std::vector<Tensor> described;
   Slices slices;
-  TypedPartition model;
+  Partition partition;
+  KindTypes types;
 };
 
 /// @par Collective  yes; blocks
@@ -129,7 +130,12 @@ ZERO_BODY Agreed agree(EngineSetup const& setup, std::vector<Tensor> described) 
   if (described.empty()) {
     fail(ErrorKind::invalid_argument, "the model has no tensors, so that nothing can be trained");
   }
-  return {setup, std::move(groups), std::move(described), std::move(slices), std::move(model)};
+  return {setup,
+          std::move(groups),
+          std::move(described),
+          std::move(slices),
+          std::move(model.partition),
+          std::move(model.types)};
 }
 
 ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup, std::vector<Tensor> const& tensors) {

@@ -31,9 +31,9 @@ using TensorHashes = std::vector<std::uint64_t>;
 
 /// The first tensor of opaque bytes; there is one.
 [[nodiscard]] ZERO_COLD inline std::string const& first_opaque(Parts const& parts) {
-  std::vector<bool> const& those = parts.tensors_of(Content::bytes);
-  auto const first = std::find(those.begin(), those.end(), true) - those.begin();
-  return parts.tensors[static_cast<std::size_t>(first)].name;
+  std::size_t t = 0;
+  while (!parts.has(Content::bytes, t)) ++t;
+  return parts.tensors[t].name;
 }
 
 /// @param unset  the sum over ranks: 1 of each whose numbers have no values, and 2^32 of each whose
@@ -43,11 +43,12 @@ using TensorHashes = std::vector<std::uint64_t>;
   std::int64_t const bytes = unset >> 32;
   std::int64_t const numbers = unset - (bytes << 32);
   bool const opaque = numbers == 0;
-  Message const what = opaque
-                           ? Message{"tensor '", first_opaque(parts), "' has no values on ", bytes}
-                           : Message{"parameters have no values on ", numbers};
   fail(ErrorKind::invalid_argument,
-       {what,
+       {opaque ? "tensor '" : "parameters have",
+        opaque ? std::string_view(first_opaque(parts)) : "",
+        opaque ? "' has" : "",
+        " no values on ",
+        opaque ? bytes : numbers,
         " of ",
         ranks,
         ranks == 1 ? " rank" : " ranks",
@@ -175,7 +176,7 @@ ZERO_BODY void refuse_values(Ranks& ranks,
       pairs += Message({pairs.empty() ? " " : ", ", rank, " and ", after}).text();
       if (tensor.empty()) {
         tensor = Message({" of tensor '", parts.tensors[t].name, "'"}).text();
-        opaque = parts.types[parts.partition.place(t).kind].opaque();
+        opaque = parts.has(Content::bytes, t);
       }
       if (held) first = t;
       // Around a ring of two they are the same two again.
@@ -218,19 +219,18 @@ ZERO_APART ZERO_COLD void hash_masters(Parts& parts, HeldPiece const& piece, std
 }
 
 /// Adds the hashes of what every rank holds all of: parameters, frozen ones too, and masters.
-/// @param to  `to(t)` is where those of tensor t belong, in the space
-template <class To>
-ZERO_COLD void hash_held(Parts& parts, To const& to) {
-  auto const parameters = [&](HeldPiece const& piece) {
-    if (parts.parameters.shares(piece.kind())) return;
-    hash_parameters(parts, piece, to(piece.tensor()));
+/// @param words  where they belong, in the space: to one word, or to `each` tensor's
+ZERO_APART ZERO_COLD void hash_held(Parts& parts, std::uint64_t* words, bool each) {
+  bool masters = false;
+  auto const add = [&](HeldPiece const& piece) {
+    std::uint64_t* const word = words + (each ? piece.tensor() : 0);
+    if (masters) return hash_masters(parts, piece, word);
+    if (!parts.parameters.shares(piece.kind())) hash_parameters(parts, piece, word);
   };
-  parts.held.trained(Extent::read, parameters);
-  parts.held.frozen(Extent::read, parameters);
-  if (parts.states.shares()) return;
-  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
-    hash_masters(parts, piece, to(piece.tensor()));
-  });
+  parts.held.trained(Extent::read, add);
+  parts.held.frozen(Extent::read, add);
+  masters = true;
+  if (!parts.states.shares()) parts.held.trained(Extent::updated, add);
 }
 
 ZERO_BODY void compare_held(Parts& parts) {
@@ -245,7 +245,7 @@ ZERO_BODY void compare_held(Parts& parts) {
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   std::uint64_t all = 0;
   space.zero(word, sizeof(all));
-  hash_held(parts, [&](std::size_t) { return word; });
+  hash_held(parts, word, false);
   space.download(&all, word, sizeof(all));
   std::array<std::int64_t, 1 + Unanimity::word_count> words{unset};
   Unanimity::write(all, words.data() + 1);
@@ -257,7 +257,7 @@ ZERO_BODY void compare_held(Parts& parts) {
   Arena::Scratch const scratch(parts.arena, size);
   auto* const hashes = static_cast<std::uint64_t*>(scratch.data());
   space.zero(hashes, size);
-  hash_held(parts, [&](std::size_t t) { return hashes + t; });
+  hash_held(parts, hashes, true);
   space.download(own.data(), hashes, size);
   refuse_values(parts.comm(), parts, own, own, {}, true);
 }
@@ -271,17 +271,13 @@ ZERO_BODY void compare_replicated(Parts& parts) {
   Arena::Scratch const scratch(parts.arena, bytes);
   auto* const words = static_cast<std::uint64_t*>(scratch.data());
   space.zero(words, bytes);
-  auto const alike = [&](HeldPiece const& piece) {
-    return !parts.tensors[piece.tensor()].partitioned;
-  };
-  parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
-    if (!alike(piece)) return;
+  auto const add = [&](HeldPiece const& piece) {
+    if (parts.tensors[piece.tensor()].partitioned) return;
     hash_parameters(parts, piece, words + piece.tensor());
     hash_masters(parts, piece, words + piece.tensor());
-  });
-  parts.held.frozen(Extent::read, [&](HeldPiece const& piece) {
-    if (alike(piece)) hash_parameters(parts, piece, words + piece.tensor());
-  });
+  };
+  parts.held.trained(Extent::updated, add);
+  parts.held.frozen(Extent::read, add);
   space.download(hashes.data(), words, bytes);
   Hash all;
   for (std::uint64_t const hash : hashes) all.add(hash);
