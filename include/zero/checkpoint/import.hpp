@@ -282,8 +282,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
   FunctionRef<void()> const asked(all_asked);
   work.run([&] { load(parts, ValueSource(ask), options.overflow, &loaded, asked); });
   engine.end_load(loaded, false);
-  // What keeps its values may have none.
-  engine.all_are_set(loaded, true);
+  engine.values_are_set(loaded, true);
   return std::move(match.report);
 }
 
@@ -309,7 +308,7 @@ ZERO_OPTIONAL_BODY ImportReport import_engine(Engine& engine,
 ///   (invalid_argument) for options that make no sense, or for the first finite value that its type
 ///   here cannot hold, unless they say `saturate`. Until all headers fit nothing is changed;
 ///   if a read fails later, every step is refused until loads have replaced all that this one was
-///   to
+///   to. Tensors that have got no values by any call are named by the next step
 template <class... Policies>
 ImportReport load_parameters_from(ShardedOptimizer<Policies...>& optimizer,
                                   std::string const& path,

@@ -273,7 +273,7 @@ class Restore {
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
     engine_->end_load(replaced_, all);
-    engine_->all_are_set(plan_.values, false);
+    engine_->values_are_set(plan_.values, false);
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
     report_.user = std::move(catalog_.manifest.user);

@@ -92,8 +92,12 @@ class Engine {
   /// @param confirmed  whether all ranks are known to have got the same
   /// @param all        frozen tensors, too
   ZERO_APART void values_are_set(Content content, bool confirmed, bool all = true) noexcept;
-  /// The same of each content whose tensors have all been `loaded`; empty: all tensors have.
-  ZERO_APART void all_are_set(std::vector<bool> const& loaded, bool confirmed) noexcept;
+  /// All of them have.
+  ZERO_APART void values_are_set(bool confirmed) noexcept;
+  /// Some have. Where they are the first ones of their content, no step begins until other calls
+  /// have given values to the rest.
+  /// @param given  by tensor; the same on all ranks
+  ZERO_APART ZERO_COLD void values_are_set(std::vector<bool> const& given, bool confirmed);
   /// Is there anything to save? Lent parameters have values, but their masters may have none.
   ZERO_APART void require_values() const;
   /// Who sees what others do to lent parameters, and may refuse what is about to happen with an

@@ -105,6 +105,11 @@ ZERO_BODY void Engine::on_gradients_free(FunctionRef<void(int)> callback) {
 
 // Values that a run starts from.
 
+inline constexpr unsigned char lost_values = 1;
+inline constexpr unsigned char lost_states = 2;
+/// Never had any, unlike others.
+inline constexpr unsigned char no_values = 4;
+
 ZERO_BODY void Engine::begin_values(std::string_view call) {
   parts_->require_bound();
   require_no_readers(call);
@@ -170,7 +175,7 @@ ZERO_BODY void Engine::broadcast(int root) {
   broadcast_held(*parts_, root);
   detail::adopt(*parts_);
   end_load({}, false);
-  all_are_set({}, true);
+  values_are_set(true);
 }
 
 ZERO_BODY void Engine::broadcast(Content content, ValueSource values, int root) {
@@ -182,7 +187,9 @@ ZERO_BODY void Engine::broadcast(Content content, ValueSource values, int root) 
 ZERO_BODY void Engine::adopt() {
   begin_values("adopt_parameters");
   detail::adopt(*parts_);
-  all_are_set({}, false);
+  for (unsigned char& each : parts_->now.lost) each &= lost_values | lost_states;
+  end_load(std::vector<bool>(parts_->tensors.size()), true);
+  values_are_set(false);
 }
 
 ZERO_BODY void Engine::fill(OwnedVisitor fill) {
@@ -222,9 +229,6 @@ ZERO_BODY void Engine::check_values() {
   confirm_values();
   compare_masters(*parts_);
 }
-
-inline constexpr unsigned char lost_values = 1;
-inline constexpr unsigned char lost_states = 2;
 
 ZERO_BODY void Engine::begin_load(std::vector<bool> const& tensors, bool states, bool frozen) {
   parts_->refresh.settle();
@@ -281,14 +285,25 @@ ZERO_BODY void Engine::values_are_set(Content content, bool confirmed, bool all)
   if (watch_) (*watch_)(WatchedUse::set);
 }
 
-ZERO_BODY void Engine::all_are_set(std::vector<bool> const& loaded, bool confirmed) noexcept {
+ZERO_BODY void Engine::values_are_set(bool confirmed) noexcept {
+  values_are_set(Content::numbers, confirmed);
+  values_are_set(Content::bytes, confirmed);
+}
+
+ZERO_BODY void Engine::values_are_set(std::vector<bool> const& given, bool confirmed) {
+  bool const lent = parts_->form.parameters == StorageForm::Parameters::lent;
   for (Content const content : {Content::numbers, Content::bytes}) {
-    bool all = true;
-    for (std::size_t t = 0; t < loaded.size(); ++t) {
-      bool const meant = parts_->has(content, t) && parts_->partition.place(t).storage == t;
-      all = all && (!meant || loaded[t]);
+    std::vector<std::size_t> without;
+    bool any = false;
+    for (std::size_t const t : parts_->partition.placement().by_offset()) {
+      if (!parts_->has(content, t)) continue;
+      any = any || given[t];
+      if (!given[t] && !(lent && parts_->tensors[t].frozen)) without.push_back(t);
     }
-    if (all) values_are_set(content, confirmed);
+    if (!without.empty() && (!any || parts_->now.of(content).set)) continue;
+    if (!without.empty()) parts_->now.lost.resize(parts_->tensors.size());
+    for (std::size_t const t : without) parts_->now.lost[t] |= no_values;
+    values_are_set(content, confirmed);
   }
 }
 
@@ -331,13 +346,16 @@ ZERO_BODY void Engine::refuse_lost() const {
   auto const lost = [](unsigned char what) { return what != 0; };
   auto const first = std::find_if(losses.begin(), losses.end(), lost);
   auto const others = std::count_if(first, losses.end(), lost) - 1;
+  bool const missing = *first == no_values;
   fail(ErrorKind::invalid_argument,
-       {"a load failed halfway: ",
-        (*first & lost_values) != 0 ? "the values" : "the states",
+       {missing ? "some tensors have no values yet: " : "a load failed halfway: ",
+        *first == lost_states ? "the states" : "the values",
         " of tensor '",
         parts_->tensors[static_cast<std::size_t>(first - losses.begin())].name,
         others > 0 ? Message({"' and of ", others, " more"}) : Message("'"),
-        " are neither the old nor the new; load a checkpoint or a model that has them"});
+        missing ? " are missing" : " are neither the old nor the new",
+        "; load a checkpoint or a model that has them",
+        missing ? ", or call load_parameters(values) or load_bytes(values)" : ""});
 }
 
 ZERO_BODY void Engine::refuse_no_masters() const {
