@@ -31,7 +31,8 @@ def values(entry, data):
     raw = data[slice(*entry["data_offsets"])]
     if entry["dtype"] == "BF16":  # the upper half of an fp32
         return (numpy.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
-    return numpy.frombuffer(raw, {"F32": "<f4", "F64": "<f8", "F16": "<f2"}[entry["dtype"]])
+    return numpy.frombuffer(raw, {"F32": "<f4", "F64": "<f8", "F16": "<f2",
+                                  "U8": "u1", "I32": "<i4", "I64": "<i8"}[entry["dtype"]])
 
 
 def places(tensor):
@@ -106,7 +107,8 @@ def main():
                  if listed.get("optimizer") == manifest["files"][0].get("optimizer")})
     print(f"step {manifest['step']}, {ranks} rank{'s' * (ranks != 1)}" + ("" if checksum else ", sums not compared"))
     for tensor, (about, arrays) in tensors.items():
-        print(f"{tensor} {about['shape']}, {about['steps']} updates: {', '.join(sorted(arrays)) or 'no elements'}")
+        none = "left out" if about.get("left_out") else "no elements"
+        print(f"{tensor} {about['shape']}, {about['steps']} updates: {', '.join(sorted(arrays)) or none}")
 
 
 if __name__ == "__main__":

@@ -86,16 +86,20 @@ class Checkpoints {
   /// Bytes of memory that `save_async` needs on this rank.
   /// @param optimizer   that is saved
   /// @param blob_bytes  of the trainer's own bytes of a rank
+  /// @param frozen      as `SaveOptions::frozen`
   template <detail::OneOptimizer Optimizer>
-  [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer, std::uint64_t blob_bytes = 0) {
-    return plan({{"", &optimizer}}, blob_bytes);
+  [[nodiscard]] static std::uint64_t plan(Optimizer& optimizer,
+                                          std::uint64_t blob_bytes = 0,
+                                          bool frozen = true) {
+    return plan({{"", &optimizer}}, blob_bytes, frozen);
   }
   /// The same for several that are saved together.
   [[nodiscard]] static std::uint64_t plan(std::vector<NamedOptimizer> const& optimizers,
-                                          std::uint64_t blob_bytes = 0) {
+                                          std::uint64_t blob_bytes = 0,
+                                          bool frozen = true) {
     std::uint64_t bytes = blob_bytes;
     for (NamedOptimizer const& each : optimizers) {
-      for (detail::ArrayRun const& run : detail::array_runs(each.engine().parts(), true)) {
+      for (detail::ArrayRun const& run : detail::array_runs(each.engine().parts(), true, frozen)) {
         bytes += run.bytes();
       }
     }
@@ -104,7 +108,8 @@ class Checkpoints {
   /// Bytes of memory that this object holds for `save_async`.
   [[nodiscard]] std::uint64_t held() const noexcept { return snapshot_.size(); }
 
-  /// Saves master weights, states, frozen parameters and counters.
+  /// Saves master weights, states, counters and, unless the options leave them out, frozen
+  /// parameters.
   ///
   /// The same directory, step and kind of save on all ranks. A save that is under way is finished
   /// first. Over a grid, `options.parts` says which part of a whole tensor this rank has; the whole

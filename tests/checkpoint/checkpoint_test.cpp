@@ -196,7 +196,8 @@ TEST_CASE("saves that make no sense are refused on every rank, and leave nothing
        [&](Fp32& optimizer, int rank) {
          Checkpoints{at + (rank == 0 ? "/a" : "/b")}.save(optimizer);
        }},
-      {"or with different CheckpointOptions::keep; here '" + at + "' at step ",
+      {"or with different CheckpointOptions::keep or SaveOptions::frozen; here '" + at +
+           "' at step ",
        [&](Fp32& optimizer, int rank) {
          Checkpoints{at, {.keep = rank / 2}}.save(optimizer);
        }},

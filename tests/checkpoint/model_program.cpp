@@ -11,6 +11,10 @@
 //        zero_model_program large DIR      a checkpoint whose "w" has an infinite parameter in fp16
 //        of
 //          a master weight that is not
+//        zero_model_program frozen DIR     the toy model with frozen bytes, "codes", saved by 3
+//        ranks
+//          without frozen tensors, and in DIR.all with them; and what export_model makes of either:
+//          DIR.adapters.safetensors, DIR.all.safetensors
 //        zero_model_program write fp32|bf16|fp16 parameter|master MAX_FILE_BYTES PATH
 //        zero_model_program read PATH      prints name, first and last element and sum per tensor
 #include "support/give_zeros.hpp"
@@ -86,6 +90,27 @@ void several(std::string const& path) {
   });
 }
 
+void frozen(std::string const& path) {
+  auto tensors = toy::model();
+  tensors.push_back({.name = "codes",
+                     .shape = {13},
+                     .dtype = zero::DType::u8,
+                     .file_dtype = "F8_E4M3",
+                     .frozen = true});
+  zero::run_ranks(3, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer<zero::InProcess, zero::stage::PosGP, zero::Mixed<zero::bf16>> optimizer{
+        comm, tensors, zero::Bucket{1}};
+    toy::load(optimizer);
+    optimizer.load_bytes([](auto const&, std::size_t first, std::span<std::byte> out) {
+      for (std::byte& each : out) each = static_cast<std::byte>(7 * first++);
+    });
+    zero::Checkpoints{path}.save(optimizer, {.frozen = false});
+    zero::Checkpoints{path + ".all"}.save(optimizer);
+    zero::export_model(optimizer, path + ".adapters.safetensors", {.frozen = false});
+    zero::export_model(optimizer, path + ".all.safetensors");
+  });
+}
+
 void large(std::string const& path) {
   zero::Self comm;
   zero::ShardedOptimizer optimizer{comm,
@@ -144,6 +169,10 @@ int main(int count, char** values) {
     }
     if (arguments.size() == 2 && arguments[0] == "several") {
       several(arguments[1]);
+      return 0;
+    }
+    if (arguments.size() == 2 && arguments[0] == "frozen") {
+      frozen(arguments[1]);
       return 0;
     }
     if (arguments.size() == 2 && arguments[0] == "large") {

@@ -90,6 +90,19 @@ class Reader(unittest.TestCase):
             self.assertFalse(numpy.array_equal(tensors["critic/wte"][1]["master"], tensors["generator/wte"][1]["master"]))
             self.assertTrue(numpy.array_equal(tensors["critic/head"][1]["master"], tensors["critic/wte"][1]["master"]))
 
+    def test_frozen_bytes_are_read_and_need_not_be_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "run"
+            subprocess.run([PROGRAM, "frozen", str(path)], check=True, timeout=120)
+            _, tensors = read_checkpoint.read(path.with_name("run.all") / "000001-step-0")
+            self.assertEqual(tensors["codes"][1]["parameter"].tobytes(), bytes(7 * i for i in range(13)))
+            _, tensors = read_checkpoint.read(path / "000001-step-0")
+            self.assertEqual(tensors["codes"][1], {})
+            self.assertEqual(sorted(tensors["wte"][1]), ["exp_avg", "exp_avg_sq", "master"])
+            run = subprocess.run([sys.executable, read_checkpoint.__file__, str(path / "000001-step-0")],
+                                 capture_output=True, text=True, timeout=60)
+            self.assertIn("codes [13], 0 updates: left out", run.stdout)
+
     def test_a_checkpoint_of_another_build_reads(self):
         found = [each.parent for each in STORED.rglob("manifest.json")]
         self.assertTrue(found)

@@ -149,6 +149,20 @@ class Safetensors(unittest.TestCase):
         safetensors.deserialize(path.read_bytes())  # the package agrees that it is one
         self.check_read(path, "bf16")
 
+    def test_adapters_alone_are_read_and_bytes_by_their_name(self):
+        self.run_program("frozen", self.folder / "run")
+        adapters = self.folder / "run.adapters.safetensors"
+        tensors = self.load(adapters)
+        self.assertEqual(set(tensors), set(SHAPES) - FROZEN)
+        for name, values in tensors.items():
+            numpy.testing.assert_array_equal(values, ROUND["bf16"](initial(name)), name)
+        with safetensors.safe_open(adapters, "numpy") as file:
+            self.assertEqual(file.metadata(), {"format": "pt", "head": "wte"})
+        entries = dict(safetensors.deserialize((self.folder / "run.all.safetensors").read_bytes()))
+        self.assertEqual(set(entries), {*SHAPES, "codes"})
+        self.assertEqual((entries["codes"]["dtype"], entries["codes"]["shape"]), ("F8_E4M3", [13]))
+        self.assertEqual(bytes(entries["codes"]["data"]), bytes(7 * i for i in range(13)))
+
     def test_several_files_of_theirs_are_loaded(self):
         names = list(SHAPES)
         weight_map = {}

@@ -236,7 +236,8 @@ TEST_CASE("ranks that save other optimizers, or one twice, save nothing") {
       return failure_of([&] { run.save({{first, &a.optimizer()}, {second, &other.optimizer()}}); });
     };
     check_says(save("a", odd ? "c" : "b", b),
-               "of different optimizers or with different CheckpointOptions::keep; here 'a', ");
+               "of different optimizers or with different CheckpointOptions::keep or "
+               "SaveOptions::frozen; here 'a', ");
     CHECK(save("a", "b", a) == "invalid argument: on rank 0: 'a' and 'b' are one optimizer");
     InProcess other = comm.split(0, comm.rank());
     Trainer elsewhere(other);

@@ -164,6 +164,25 @@ class Tool(unittest.TestCase):
         self.assertIn("no optimizer 'x'", self.tool("export", several, out, "--optimizer", "x", status=2))
         self.assertIn("no optimizer 'x'", self.tool("export", self.last, out, "--optimizer", "x", status=2))
 
+    def test_frozen_tensors_that_were_left_out_are_told_and_need_not_be_there(self):
+        run, everything = self.folder / "adapters", self.folder / "adapters.all"
+        subprocess.run([PROGRAM, "frozen", run], check=True, timeout=120)
+        self.assertIs(self.json("verify", run)["sound"], True)
+        left_out = {t["name"] for t in self.json("show", run)["tensors"] if t["left_out"]}
+        self.assertEqual(left_out, {"h0.frozen", "h3.frozen", "codes"})
+        self.assertIn("codes [13] unit 0, frozen, left out", self.tool("show", run).splitlines())
+        self.assertEqual(self.tool("diff", everything, everything), "the same\n")
+        found = self.json("diff", run, everything, status=1)["differences"]
+        self.assertEqual({(d["tensor"], d["array"], d["only"]) for d in found},
+                         {(name, "parameter", "b") for name in left_out})
+        out = self.folder / "out.safetensors"
+        self.assertIn("which is frozen and was left out", self.tool("export", run, out, status=2))
+        for checkpoint in (run, everything):
+            self.tool("export", checkpoint, out, "--without-frozen")
+            self.assertEqual(out.read_bytes(), (self.folder / "adapters.adapters.safetensors").read_bytes())
+        self.tool("export", everything, out)
+        self.assertEqual(out.read_bytes(), (self.folder / "adapters.all.safetensors").read_bytes())
+
     def test_export_refuses_values_that_the_type_cannot_hold_or_saturates_them(self):
         large = self.folder / "large"
         subprocess.run([PROGRAM, "large", large], check=True, timeout=120)

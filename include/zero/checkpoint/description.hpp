@@ -40,6 +40,7 @@ struct SavedTensor {
   double weight_decay = 1.;            ///< its scale
   double learning_rate = 1.;           ///< its scale
   bool frozen = false;                 ///< held as parameters alone
+  bool left_out = false;               ///< frozen, and saved without its values
   std::string tied_to{};               ///< the tensor that has its elements; empty for its own
   long steps = 0;                      ///< updates
 };
@@ -108,6 +109,7 @@ inline constexpr std::string_view parameter_array = "parameter";
                        {"frozen", tensor.frozen},
                        {"tied_to", tensor.tied_to},
                        {"steps", tensor.steps}});
+    if (tensor.left_out) tensors.back()["left_out"] = true;
     if (tensor.dtype) tensors.back()["dtype"] = name(*tensor.dtype);
     if (tensor.file_dtype != FileDType()) tensors.back()["file_dtype"] = tensor.file_dtype.name();
   }
@@ -148,6 +150,7 @@ inline constexpr std::string_view parameter_array = "parameter";
                        .frozen = entry.flag("frozen"),
                        .tied_to = entry.text("tied_to"),
                        .steps = entry.steps("steps")};
+    tensor.left_out = tensor.frozen && entry.has("left_out") && entry.flag("left_out");
     bool const typed = entry.has("dtype");
     if (typed) tensor.dtype = type_called(entry.text("dtype"));
     if (entry.has("file_dtype")) tensor.file_dtype = entry.text("file_dtype");

@@ -54,6 +54,8 @@ struct ExportOptions {
   std::string optimizer{};  ///< which, of a checkpoint that has several; an optimizer is none
   /// What becomes of parameters that are infinite although their master weights are not.
   Overflow overflow = Overflow::refuse;
+  /// Write frozen tensors. Without them, the file has what is trained alone, such as adapters.
+  bool frozen = true;
 };
 
 /// What was written.
@@ -80,17 +82,17 @@ struct ModelEntries {
 
 /// @param tensors   ties are to those before
 /// @param types     of each
-/// @param metadata  the trainer's
+/// @param options   of the export
 /// @param whose     what messages call the model
 /// @param kind      of errors
 /// @throws Error of that kind for layers that make no stacked tensor, too many ties, or metadata
 ///   that have the name of a tied tensor
 [[nodiscard]] inline ModelEntries model_entries(std::vector<SavedTensor> const& tensors,
                                                 std::vector<DType> const& types,
-                                                std::map<std::string, std::string> const& metadata,
+                                                ExportOptions const& options,
                                                 std::string const& whose,
                                                 ErrorKind kind) {
-  ModelEntries model{.metadata = metadata};
+  ModelEntries model{.metadata = options.metadata};
   model.metadata.try_emplace("format", "pt");
   auto const whole_name = [](SavedTensor const& tensor) {
     return tensor.layers > 0 ? layer_name(tensor.name)->whole : std::string_view(tensor.name);
@@ -102,6 +104,7 @@ struct ModelEntries {
   for (SavedTensor const& tensor : tensors) {
     std::string_view const name = whole_name(tensor);
     ModelEntries::EntryPosition& place = model.places.emplace_back();
+    if (tensor.frozen && !options.frozen) continue;
     if (!tensor.tied_to.empty()) {
       std::string_view const source = sources[tensor.name] = sources.at(tensor.tied_to);
       // A long name that many are tied to would be written as often.
@@ -109,7 +112,7 @@ struct ModelEntries {
         fail(kind, {whose, " has more ties than the header of a file can hold"});
       }
       auto const [at, added] = model.metadata.try_emplace(std::string(name), source);
-      if (added || (at->second == source && metadata.count(at->first) == 0)) continue;
+      if (added || (at->second == source && options.metadata.count(at->first) == 0)) continue;
       fail(kind, {"metadata '", name, "' are those of the tied tensor of that name"});
     }
     sources[tensor.name] = name;
@@ -150,7 +153,7 @@ ZERO_OPTIONAL_APART [[nodiscard]] std::vector<DType> export_types(Parts const& p
 
 /// The runs of the model that this rank is to write: each element is one rank's.
 ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> export_runs(Parts& parts,
-                                                                    ExportDType dtype);
+                                                                    ExportOptions const& options);
 
 #if ZERO_OPTIONAL_BODIES
 
@@ -167,12 +170,12 @@ ZERO_OPTIONAL_BODY std::vector<DType> export_types(Parts const& parts, ExportDTy
   return types;
 }
 
-ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportDType dtype) {
+ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportOptions const& options) {
   // Without masters of another type the parameters are what is updated.
   auto const masters = [&](StorageTypes const& types) {
-    return dtype == ExportDType::master || !types.has_master();
+    return options.dtype == ExportDType::master || !types.has_master();
   };
-  std::vector<ArrayRun> runs = array_runs(parts, true);
+  std::vector<ArrayRun> runs = array_runs(parts, true, options.frozen);
   std::erase_if(runs, [&](ArrayRun const& run) {
     bool const wanted = masters(parts.types[parts.partition.place(run.tensor).kind]);
     return run.array != parameter_array && !(wanted && run.array == master_array);
@@ -273,7 +276,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
     engine.require_values();
     tensors = described(parts, options.parts, engine.counters(), parts.divided());
     ModelEntries model =
-        model_entries(tensors, types, options.metadata, "the model", ErrorKind::invalid_argument);
+        model_entries(tensors, types, options, "the model", ErrorKind::invalid_argument);
     places = std::move(model.places);
     layout = lay_out_model(path, std::move(model.entries), model.metadata, options.max_file_bytes);
   });
@@ -295,7 +298,7 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
     });
     LongWork work(control, operation);
     work.run([&] {
-      auto runs = export_runs(parts, options.dtype);
+      auto runs = export_runs(parts, options);
       std::sort(runs.begin(), runs.end(), [&](ArrayRun const& a, ArrayRun const& b) {
         return a.tensor != b.tensor ? a.tensor < b.tensor : a.first < b.first;
       });
@@ -317,11 +320,12 @@ ZERO_OPTIONAL_BODY ExportReport export_engine(Engine& engine,
 
 }  // namespace detail
 
-/// Writes the whole model, with the names and shapes that were described, as a safetensors file, or
-/// as several with an index. Ranks write what they own, each element by one of them, into files
-/// that all of them see; no tensor travels. A tied tensor appears once, with its other names in the
-/// header's metadata. Files get their names when all is durable: a failure, or a machine that dies,
-/// leaves the old model of that name, the new one or none, never a part of one.
+/// Writes the whole model, or with `.frozen = false` what of it is trained, with the names and
+/// shapes that were described, as a safetensors file, or as several with an index. Ranks write what
+/// they own, each element by one of them, into files that all of them see; no tensor travels. A
+/// tied tensor appears once, with its other names in the header's metadata. Files get their names
+/// when all is durable: a failure, or a machine that dies, leaves the old model of that name, the
+/// new one or none, never a part of one.
 /// @param optimizer  its parameters have values
 /// @param path       of the file; of several, `model.safetensors` becomes
 ///   `model-00001-of-00003.safetensors` and so on, with `model.safetensors.index.json`. The

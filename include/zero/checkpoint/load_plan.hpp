@@ -47,6 +47,9 @@ struct LoadOptions {
   std::vector<TensorPart> parts{};
   /// What becomes of values and states that types here cannot hold.
   Overflow overflow = Overflow::refuse;
+  /// Load frozen tensors. Without it those here keep their values, and those of the checkpoint need
+  /// not be here.
+  bool frozen = true;
 };
 
 namespace detail {
@@ -61,6 +64,7 @@ struct LoadPlan {
   std::vector<std::string> missing{};     ///< tensors here that are not in the files
   std::vector<std::string> unexpected{};  ///< tensors in the files that are not here
   std::vector<std::string> unfit{};       ///< of another shape, or not whole: in words
+  std::vector<std::string> left_out{};    ///< frozen tensors here: of the trainer
   bool other_states = false;              ///< some lack a state, or have one that is not here
 };
 
@@ -232,9 +236,13 @@ class LoadPlanner {
     std::vector<bool> fit(tensors);
     std::vector<bool> with_states(tensors);
     std::vector<bool> found(tensors);
+    std::vector<bool> left_out(tensors);
     for (std::size_t t = 0; t < tensors; ++t) {
-      found[roots_[t]] = found[roots_[t]] || found_[t] != nullptr;
-      if (found_[t] == nullptr) continue;
+      bool const stays = (*here_)[t].frozen && !options_->frozen;
+      found[roots_[t]] = found[roots_[t]] || stays || found_[t] != nullptr;
+      if (stays) left_out[t] = true;
+      if (stays || found_[t] == nullptr) continue;
+      if ((*here_)[t].frozen && found_[t]->about.left_out) left_out[roots_[t]] = true;
       fit[t] = fits(t, plan);
       with_states[t] = fit[t] && has_states(t, states, plan);
       std::size_t& leader = leaders_[roots_[t]];
@@ -246,12 +254,16 @@ class LoadPlanner {
       plan.states.push_back(leader != none && with_states[leader]);
       // Tied tensors may be there under any of their names.
       if (!found[roots_[t]]) plan.missing.push_back((*here_)[t].name);
+      if (left_out[t] && roots_[t] == t && leader == none) {
+        plan.left_out.push_back((*here_)[t].name);
+      }
       if (fit[t] && !same_place(*found_[t], *found_[leader])) tied_.emplace(roots_[t], t);
     }
     for (auto const& [name, tensor] : catalog_->tensors) {
       auto const used = used_.find(name);
       if (used == used_.end()) {
-        plan.unexpected.push_back(name);
+        bool const needed = options_->frozen && !tensor.about.left_out;
+        if (needed || !tensor.about.frozen) plan.unexpected.push_back(name);
         continue;
       }
       for (std::size_t layer = 0; layer < used->second.size(); ++layer) {
@@ -444,6 +456,9 @@ class LoadPlanner {
     std::string_view const before = saved.about.file_dtype.name();
     if (called != before && !called.empty() && !before.empty()) {
       return refuse(plan, {"'", own.name, "' is of ", called, " here and of ", before});
+    }
+    if (saved.about.left_out) {
+      return !own.frozen && refuse(plan, {"'", own.name, "' is trained here, and left out"});
     }
     return covers(saved, array, own) ||
            refuse(plan, {"'", own.name, "' does not have all elements of '", array, "'"});

@@ -130,8 +130,10 @@ inline ExportReport export_checkpoint(std::string const& path,
       tensors.push_back(tensor);
       if (!tensor.tied_to.empty()) continue;
       SavedArray const* const values = values_of(tensor);
-      if (values == nullptr && detail::volume(tensor.shape) > 0) {
-        fail(ErrorKind::data, {whose, " does not have the values of '", tensor.name, "'"});
+      bool const written = options.frozen || !tensor.frozen;
+      if (written && values == nullptr && detail::volume(tensor.shape) > 0) {
+        Message const why{tensor.left_out ? ", which is frozen and was left out" : ""};
+        fail(ErrorKind::data, {whose, " does not have the values of '", tensor.name, "'", why});
       }
       if (!type && values != nullptr && !tensor.frozen) type = values->dtype;
     }
@@ -148,7 +150,7 @@ inline ExportReport export_checkpoint(std::string const& path,
     fail(ErrorKind::data, {whose, " has '", tensor.name, "' in another type than it says"});
   }
   detail::ModelEntries const model =
-      detail::model_entries(tensors, types, options.metadata, whose, ErrorKind::data);
+      detail::model_entries(tensors, types, options, whose, ErrorKind::data);
   detail::ModelLayout const layout =
       detail::lay_out_model(out, model.entries, model.metadata, options.max_file_bytes);
   try {
@@ -158,7 +160,7 @@ inline ExportReport export_checkpoint(std::string const& path,
     constexpr std::uint64_t most = std::uint64_t{1} << 18;
     std::vector<std::byte> elements;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      if (!tensors[t].tied_to.empty()) continue;
+      if (!tensors[t].tied_to.empty() || (tensors[t].frozen && !options.frozen)) continue;
       detail::ModelEntries::EntryPosition const& place = model.places[t];
       DType const to = types[t];
       elements.resize(static_cast<std::size_t>(most) * size_of(to));

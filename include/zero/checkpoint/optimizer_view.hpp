@@ -63,14 +63,17 @@ inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
 /// run of a file is aligned to its elements.
 /// @param own  what this rank is to save: each element is one rank's, under every stage and over
 ///   every grid. Otherwise all that it holds
-ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts, bool own);
+/// @param frozen  frozen parameters, too
+ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts,
+                                                                   bool own,
+                                                                   bool frozen = true);
 
 /// Policies by slot, for people and for those who compare.
 ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts);
 
 #if ZERO_OPTIONAL_BODIES
 
-ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
+ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool frozen) {
   std::vector<ArrayRun> runs;
   auto const left_out = [&](HeldPiece const& piece) {
     return own && !parts.counts(piece.tensor());
@@ -84,7 +87,8 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own) {
     });
   }
   parts.held.frozen(own ? Extent::owned : Extent::read, [&](HeldPiece const& piece) {
-    if (!left_out(piece)) append_run(runs, run_of(piece, parameter_array, piece.parameter()));
+    if (!frozen || left_out(piece)) return;
+    append_run(runs, run_of(piece, parameter_array, piece.parameter()));
   });
   std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
     return size_of(a.dtype) > size_of(b.dtype);

@@ -64,8 +64,12 @@ struct LoadReport {
   std::vector<std::string> missing{};     ///< tensors here that the checkpoint does not have
   std::vector<std::string> unexpected{};  ///< tensors of the checkpoint that are not here
   std::vector<std::string> unfit{};       ///< tensors that do not fit, and why
-  std::vector<std::string> differing{};   ///< options that differ: those here hold
-  std::vector<TakenTensor> taken{};       ///< of each tensor here, in registration order
+  /// Frozen tensors here that were saved without their values, or that `LoadOptions::frozen` leaves
+  /// as they are. No step begins until other calls have given them values, before or after the
+  /// load.
+  std::vector<std::string> left_out{};
+  std::vector<std::string> differing{};  ///< options that differ: those here hold
+  std::vector<TakenTensor> taken{};      ///< of each tensor here, in registration order
   /// Newer checkpoints that `resume` has passed over, and why, the newest first.
   std::vector<std::string> skipped{};
 };
@@ -273,13 +277,14 @@ class Restore {
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
     engine_->end_load(replaced_, all);
-    engine_->values_are_set(plan_.values, false);
+    engine_->values_are_set(replaced_, false);
     report_.path = std::move(catalog_.path);
     report_.step = catalog_.manifest.step;
     report_.user = std::move(catalog_.manifest.user);
     report_.missing = std::move(plan_.missing);
     report_.unexpected = std::move(plan_.unexpected);
     report_.unfit = std::move(plan_.unfit);
+    report_.left_out = std::move(plan_.left_out);
     return std::move(report_);
   }
 
@@ -435,6 +440,7 @@ class Restores {
       append(&LoadReport::missing, "/");
       append(&LoadReport::unexpected, "/");
       append(&LoadReport::unfit, ": ");
+      append(&LoadReport::left_out, "/");
       append(&LoadReport::differing, ": ");
       for (TakenTensor& each : own.taken) {
         if (!name.empty()) each.tensor.insert(0, name + "/");

@@ -61,6 +61,9 @@ struct SaveOptions {
   std::span<std::byte const> rank_blob{};  ///< this rank's own: random state, place in the data
   /// Which tensors are parts of larger ones: over a grid, all that are partitioned.
   std::vector<TensorPart> parts{};
+  /// Save the values of frozen tensors; the same on all ranks. Without them, whoever loads the
+  /// checkpoint gives frozen tensors their values by other calls.
+  bool frozen = true;
 };
 
 /// What a save did.
@@ -104,7 +107,7 @@ class Saving {
         engine.require_between_steps(operation_);
         engine.require_values();
         own[i].parts = &engine.parts();
-        std::vector<ArrayRun> const runs = array_runs(engine.parts(), true);
+        std::vector<ArrayRun> const runs = array_runs(engine.parts(), true, options.frozen);
         own[i].data = data_of(runs, engine.parts().space().host_accessible());
         own[i].header = describe(engine, names_[i], runs, options);
         bytes += own[i].header.data_bytes();
@@ -143,7 +146,7 @@ class Saving {
           copy);
     });
     Parts& first = *own.front().parts;
-    place(number, {first.comm(), first.arena});
+    place(number, options.frozen, {first.comm(), first.arena});
     // The first file has the trainer's own bytes.
     std::span<std::byte const> const blob = options.rank_blob;
     std::byte* copied = snapshot != nullptr ? snapshot->data() : nullptr;
@@ -269,7 +272,8 @@ class Saving {
     if (parts.comm().rank() == 0) {
       std::vector<SavedTensor> tensors =
           described(parts, parts_of(name, options.parts), counters, parts.divided());
-      for (SavedTensor const& tensor : tensors) {
+      for (SavedTensor& tensor : tensors) {
+        tensor.left_out = tensor.frozen && !options.frozen;
         // No reader would take it.
         std::string const problem = problem_of_boxes(tensor.shape, tensor.boxes);
         if (problem.empty()) continue;
@@ -339,25 +343,29 @@ class Saving {
   /// Where the checkpoint lies, who describes this rank's optimizer, and whether others are removed
   /// when it is there.
   /// @param number  as the first rank has it; others have 0
+  /// @param frozen  whether frozen tensors are saved
   /// @param own     of the ranks that have the same part of the model
-  void place(std::uint64_t number, RankWords const& own) {
+  void place(std::uint64_t number, bool frozen, RankWords const& own) {
     Hash hash;
     hash.add(directory_->path());
     hash.add(static_cast<std::uint64_t>(report_.step));
     hash.add(operation_);
     hash.add(static_cast<std::uint64_t>(checkpoint_options_.keep));
+    hash.add(static_cast<std::uint64_t>(frozen));
     for (std::string const& name : names_) hash.add(name);
     if (!control_.unanimous(hash.value())) {
       fail(ErrorKind::invalid_argument,
            {"ranks save to different directories, at different steps, in different ways, of "
-            "different optimizers or with different CheckpointOptions::keep; here ",
+            "different optimizers or with different CheckpointOptions::keep or "
+            "SaveOptions::frozen; here ",
             names_.front().empty() ? "" : quoted(names_) + " to ",
             "'",
             directory_->path(),
             "' at step ",
             report_.step,
             ", keep = ",
-            checkpoint_options_.keep},
+            checkpoint_options_.keep,
+            frozen ? "" : ", without frozen tensors"},
            {.rank = control_.rank(), .operation = std::string(operation_)});
     }
     std::array<std::int64_t, 2> words{static_cast<std::int64_t>(number), removes_ ? 1 : 0};
