@@ -53,7 +53,14 @@ enum zero_dtype {
   ZERO_DTYPE_F16 = 4,
   ZERO_DTYPE_I32 = 5,  ///< of frozen tensors: opaque, as the next two are
   ZERO_DTYPE_I64 = 6,
-  ZERO_DTYPE_U8 = 7
+  ZERO_DTYPE_U8 = 7,
+  // Held as the three before, and called so in model files and checkpoints.
+  ZERO_DTYPE_I8 = 8,
+  ZERO_DTYPE_BOOL = 9,
+  ZERO_DTYPE_F8_E4M3 = 10,
+  ZERO_DTYPE_F8_E5M2 = 11,
+  ZERO_DTYPE_U32 = 12,
+  ZERO_DTYPE_U64 = 13
 };
 /// How a parameter follows its gradient.
 enum zero_rule_number {

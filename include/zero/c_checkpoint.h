@@ -20,6 +20,8 @@ typedef struct zero_checkpoints_options {
   double file_deadline_s;  ///< seconds that one operation on files may take; 0: 600
   int32_t keep;            ///< so many of the newest stay; 0: all
   int32_t lock;            ///< 1: make sure that nobody else writes to the directory
+  int32_t without_frozen;  ///< 1: saves leave out the values of frozen tensors
+  int32_t reserved;        ///< 0
 } zero_checkpoints_options;
 
 /// What a load takes; the same on all ranks.
@@ -32,7 +34,7 @@ typedef struct zero_load_options {
   int32_t verify_first;      ///< 1: read twice, and change nothing unless all is as it was saved
   int32_t reserved;          ///< 0
   int32_t overflow;          ///< of `zero_overflow`
-  int32_t reserved_2;        ///< 0
+  int32_t without_frozen;    ///< 1: frozen tensors keep their values
 } zero_load_options;
 
 /// How a model file is read; the same on all ranks.
@@ -69,12 +71,12 @@ typedef struct zero_export_options {
   int32_t dtype;                ///< of `zero_export_dtype`
   int32_t reserved;             ///< 0
   int32_t overflow;             ///< of `zero_overflow`
-  int32_t reserved_2;           ///< 0
+  int32_t without_frozen;       ///< 1: trained tensors alone, such as adapters
 } zero_export_options;
 
 /// Options as `zero_checkpoints_open` has them for keep = 0.
 static inline zero_checkpoints_options zero_checkpoints_options_of(void) {
-  zero_checkpoints_options const options = {sizeof(zero_checkpoints_options), 0, 0, 0, 1};
+  zero_checkpoints_options const options = {sizeof(zero_checkpoints_options), 0, 0, 0, 1, 0, 0};
   return options;
 }
 /// Options as `zero_checkpoint_load` has them: strict, all of it.
@@ -118,7 +120,8 @@ int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
                              zero_optimizer* optimizer,
                              void const* blob,
                              int64_t blob_bytes);
-/// Bytes of memory that `zero_checkpoint_save_async` needs on this rank. Local.
+/// Bytes of memory that `zero_checkpoint_save_async` needs on this rank; with `without_frozen` it
+/// needs fewer. Local.
 int32_t zero_checkpoint_plan(zero_optimizer* optimizer, int64_t blob_bytes, int64_t* bytes);
 /// Copies what `zero_checkpoint_save` would write to memory, and writes it while training goes on.
 /// `zero_checkpoint_poll`, once a step, or `zero_checkpoint_finish` makes it a checkpoint. A save

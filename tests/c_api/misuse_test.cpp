@@ -168,7 +168,7 @@ Change const changes[] = {
     {[](auto& o, auto&) { o.reserved_2 = 7; }, "reserved of a zero_options is 7, but must be 0"},
     {[](auto& o, auto&) { o.overflow = 7; }, "overflow is 7, but a flag is 0 or 1"},
     {[](auto& o, auto&) { o.rule.eps_hat = 7; }, "eps_hat is 7, but a flag is 0 or 1"},
-    {[](auto&, auto& b) { b.dtype = 8; }, "tensor 'b' has the type 8, which zero_dtype lacks"},
+    {[](auto&, auto& b) { b.dtype = 14; }, "tensor 'b' has the type 14, which zero_dtype lacks"},
     {[](auto&, auto& b) { b.dtype = ZERO_DTYPE_U8; }, "tensor 'b' is trained and of uint8"},
     {[](auto& o, auto&) { o.others = 4; }, "options list 4 other precisions; at most 3"},
     {[](auto& o, auto&) { o.others = 1, o.other_precisions[0] = o.precision; },

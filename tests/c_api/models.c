@@ -255,7 +255,7 @@ static int32_t overflow(zero_comm* comm, void* user) {
   REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_OK);
   export.overflow = 2;
   REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
-  export.overflow = 0, export.reserved_2 = 1;
+  export.overflow = 0, export.without_frozen = 2;
   REQUIRE(zero_export_model(saturates, path, &export, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
   return zero_checkpoints_close(saved);
 }
@@ -268,6 +268,62 @@ static int has(char const* path, char const* text) {
   if (file != NULL) fclose(file);
   // Behind eight bytes of size, of which some are 0.
   return bytes > 8 && strstr(head + 8, text) != NULL;
+}
+
+static int32_t bytes_of(int32_t tensor, int64_t first, int64_t count, uint8_t* bytes, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) bytes[i] = (uint8_t)(first + i + tensor);
+  return 0;
+}
+
+/// Frozen bytes that files call something else, and what leaves them out.
+static int32_t without_frozen(zero_comm* comm, void* user) {
+  char const* const path = user;
+  char directory[1000];
+  int64_t step = 0;
+  zero_optimizer *opt = NULL, *next = NULL;
+  zero_checkpoints* saved = NULL;
+  zero_export_options export = zero_export_options_of();
+  zero_load_options load_options = zero_load_options_of();
+  zero_checkpoints_options options = zero_checkpoints_options_of();
+  zero_options const made = zero_options_of(ZERO_POS_G_P, ZERO_FP32, ZERO_ADAMW);
+  zero_tensor model[2] = {ZERO_TENSOR("w", 0, rows), ZERO_TENSOR("base", 0, elements)};
+  model[1].flags = ZERO_FROZEN;
+  model[1].dtype = ZERO_DTYPE_F8_E4M3;
+  REQUIRE(zero_create(comm, &made, model, 2, &opt) == ZERO_OK);
+  REQUIRE(zero_load(opt, fill, NULL) == ZERO_OK && zero_load_bytes(opt, bytes_of, NULL) == ZERO_OK);
+  export.without_frozen = 1;
+  REQUIRE(zero_export_model(opt, path, &export, NULL, 0, NULL) == ZERO_OK);
+  REQUIRE(has(path, "\"w\"") && !has(path, "\"base\""));
+  REQUIRE(zero_export_model(opt, path, NULL, NULL, 0, NULL) == ZERO_OK);
+  REQUIRE(has(path, "\"base\"") && has(path, "\"F8_E4M3\""));
+
+  snprintf(directory, sizeof(directory), "%s.checkpoints", path);
+  options.without_frozen = 2;
+  REQUIRE(zero_checkpoints_open_with(comm, directory, &options, &saved) == ZERO_INVALID_ARGUMENT);
+  options.without_frozen = 1;
+  REQUIRE(zero_checkpoints_open_with(comm, directory, &options, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save(saved, opt, NULL, 0) == ZERO_OK);
+  REQUIRE(zero_create(comm, &made, model, 2, &next) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load(saved, next, &step) == ZERO_OK && step == 0);
+  REQUIRE(strstr(zero_message(comm), "zero: frozen and not loaded: 'base'") != NULL);
+  REQUIRE(zero_export_model(next, path, NULL, NULL, 0, NULL) == ZERO_INVALID_ARGUMENT);
+  REQUIRE(strstr(zero_message(comm), "tensor 'base' has no values") != NULL);
+  REQUIRE(zero_import_model(next, path, NULL, NULL) == ZERO_OK);
+  REQUIRE(zero_export_model(next, path, NULL, NULL, 0, NULL) == ZERO_OK);
+  load_options.without_frozen = 2;
+  REQUIRE(zero_checkpoint_load_with(saved, next, &load_options, NULL, &step) ==
+          ZERO_INVALID_ARGUMENT);
+  load_options.without_frozen = 1;
+  REQUIRE(zero_checkpoint_load_with(saved, next, &load_options, NULL, &step) == ZERO_OK);
+  REQUIRE(zero_destroy(next) == ZERO_OK);
+
+  // Another name for the same bytes.
+  model[1].dtype = ZERO_DTYPE_I8;
+  REQUIRE(zero_create(comm, &made, model, 2, &next) == ZERO_OK);
+  REQUIRE(zero_import_model(next, path, NULL, NULL) == ZERO_DATA);
+  REQUIRE(strstr(zero_message(comm), "'base' is F8_E4M3 in the file, and I8 here") != NULL);
+  return zero_checkpoints_close(saved);
 }
 
 int main(int argc, char** argv) {
@@ -287,6 +343,7 @@ int main(int argc, char** argv) {
   if (failed == ZERO_OK) failed = zero_run_ranks(1, save, &half, message, sizeof(message));
   sound = sound && has(path, "\"BF16\"");
   if (failed == ZERO_OK) failed = zero_run_ranks(2, overflow, &half, message, sizeof(message));
+  if (failed == ZERO_OK) failed = zero_run_ranks(3, without_frozen, path, message, sizeof(message));
   if (failed != ZERO_OK || !sound) fprintf(stderr, "%s\n", message);
   return failed == ZERO_OK && sound ? 0 : 1;
 }

@@ -40,6 +40,7 @@ struct CheckpointsObject {
   Comm* comm;                           ///< whose
   std::shared_ptr<COptimizer> saved{};  ///< of the save that is under way; ends after it
   zero::Checkpoints run;                ///< that saves and loads
+  bool frozen = true;                   ///< whether saves have frozen tensors
   std::vector<std::byte> blob{};        ///< of this rank, as it was loaded
 };
 
@@ -100,6 +101,8 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
 /// Options of a directory.
 [[nodiscard]] inline CheckpointOptions options_of(zero_checkpoints_options const& from) {
   require_flag(from.lock, "lock");
+  require_flag(from.without_frozen, "without_frozen");
+  require_reserved(from.reserved, "zero_checkpoints_options");
   CheckpointOptions options{.keep = from.keep,
                             .snapshot_bytes = unsigned_of(from.snapshot_bytes, "snapshot_bytes"),
                             .lock = from.lock != 0};
@@ -111,11 +114,13 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
   require_flag(from.strict, "strict");
   require_flag(from.parameters_only, "parameters_only");
   require_flag(from.verify_first, "verify_first");
+  require_flag(from.without_frozen, "without_frozen");
   return {.strict = from.strict != 0,
           .parameters_only = from.parameters_only != 0,
           .verify_first = from.verify_first != 0,
           .names = pairs_of(from.names, from.names_count, "names"),
-          .overflow = overflow_of(from, "zero_load_options")};
+          .overflow = overflow_of(from, "zero_load_options"),
+          .frozen = from.without_frozen == 0};
 }
 /// Options of an import.
 [[nodiscard]] inline ImportOptions options_of(zero_import_options const& from) {
@@ -129,8 +134,10 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
   if (from.dtype != ZERO_EXPORT_PARAMETER && from.dtype != ZERO_EXPORT_MASTER) {
     fail(ErrorKind::invalid_argument, {"there is no dtype ", from.dtype, " of an export"});
   }
+  require_flag(from.without_frozen, "without_frozen");
   ExportOptions options{.metadata = pairs_of(from.metadata, from.metadata_count, "metadata"),
-                        .overflow = overflow_of(from, "zero_export_options")};
+                        .overflow = overflow_of(from, "zero_export_options"),
+                        .frozen = from.without_frozen == 0};
   if (from.dtype == ZERO_EXPORT_MASTER) options.dtype = ExportDType::master;
   if (from.max_file_bytes != 0) {
     options.max_file_bytes = unsigned_of(from.max_file_bytes, "max_file_bytes");
@@ -139,10 +146,15 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
 }
 
 /// What a trainer adds to a checkpoint.
-[[nodiscard]] inline SaveOptions save_options_of(void const* blob, std::int64_t blob_bytes) {
+/// @param open        the checkpoints
+/// @param blob        the trainer's own bytes, or null
+/// @param blob_bytes  how many
+[[nodiscard]] inline SaveOptions save_options_of(CheckpointsObject const& open,
+                                                 void const* blob,
+                                                 std::int64_t blob_bytes) {
   std::size_t const bytes = unsigned_of(blob_bytes, "blob_bytes");
   if (bytes > 0) require(blob, "blob");
-  SaveOptions options;
+  SaveOptions options{.frozen = open.frozen};
   options.rank_blob = {static_cast<std::byte const*>(blob), bytes};
   return options;
 }
@@ -193,6 +205,9 @@ template <class Report>
   std::string words;
   for (std::string const& each : report->skipped) words += "zero: passed over: " + each + "\n";
   words += left_out("checkpoint", report->missing, report->unexpected, report->unfit, differences);
+  if (!report->left_out.empty()) {
+    words += "zero: frozen and not loaded: " + zero::detail::quoted(report->left_out) + "\n";
+  }
   return {words, report->step};
 }
 
@@ -208,10 +223,12 @@ int32_t zero_checkpoints_open_with(zero_comm* comm,
   return c::with(comm, [&](c::Comm& open) {
     c::require(directory, "directory");
     c::require(checkpoints, "checkpoints");
-    CheckpointOptions const inner = c::options_of(
-        c::struct_or(options, zero_checkpoints_options_of(), "zero_checkpoints_options"));
+    zero_checkpoints_options const from =
+        c::struct_or(options, zero_checkpoints_options_of(), "zero_checkpoints_options");
     std::shared_ptr<c::CheckpointsObject> made(
-        new c::CheckpointsObject{.comm = &open, .run = Checkpoints(directory, inner)});
+        new c::CheckpointsObject{.comm = &open,
+                                 .run = Checkpoints(directory, c::options_of(from)),
+                                 .frozen = from.without_frozen == 0});
     *checkpoints = static_cast<zero_checkpoints*>(open.own(std::move(made)));
   });
 }
@@ -233,7 +250,7 @@ int32_t zero_checkpoint_save(zero_checkpoints* checkpoints,
   using namespace zero;
   return c::with(
       checkpoints, optimizer, [&](c::CheckpointsObject& open, c::OptimizerObject& object) {
-        open.run.save(*object.inner, c::save_options_of(blob, blob_bytes));
+        open.run.save(*object.inner, c::save_options_of(open, blob, blob_bytes));
       });
 }
 int32_t zero_checkpoint_plan(zero_optimizer* optimizer, int64_t blob_bytes, int64_t* bytes) {
@@ -250,7 +267,7 @@ int32_t zero_checkpoint_save_async(zero_checkpoints* checkpoints,
   using namespace zero;
   return c::with(
       checkpoints, optimizer, [&](c::CheckpointsObject& open, c::OptimizerObject& object) {
-        open.run.save_async(*object.inner, c::save_options_of(blob, blob_bytes));
+        open.run.save_async(*object.inner, c::save_options_of(open, blob, blob_bytes));
         open.saved = object.inner;
       });
 }

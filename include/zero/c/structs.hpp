@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <optional>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,6 +60,10 @@ inline constexpr std::size_t first_size = sizeof(Struct);
 /// Without what was put behind `reserved`.
 template <>
 inline constexpr std::size_t first_size<zero_step_options> = offsetof(zero_step_options, unsaid);
+/// Without what was put behind `lock`.
+template <class Struct>
+  requires requires(Struct const& options) { options.lock; }
+inline constexpr std::size_t first_size<Struct> = offsetof(Struct, without_frozen);
 /// Without `overflow`, which ends several structs.
 template <class Struct>
   requires requires(Struct const& options) { options.overflow; }
@@ -108,7 +112,7 @@ inline void require_reserved(std::int32_t value, std::string_view name) {
 template <class Struct>
 [[nodiscard]] Overflow overflow_of(Struct const& from, std::string_view name) {
   require_reserved(from.reserved, name);
-  require_reserved(from.reserved_2, name);
+  if constexpr (requires { from.reserved_2; }) require_reserved(from.reserved_2, name);
   require_flag(from.overflow, "overflow");
   return static_cast<Overflow>(from.overflow);
 }
@@ -165,15 +169,26 @@ inline void require_all(std::size_t wanted,
   return {lent.data, static_cast<std::size_t>(lent.count)};
 }
 
-/// The type that a tensor says it has.
-[[nodiscard]] constexpr std::optional<DType> dtype_from(zero_tensor const& from) noexcept {
-  static_assert(ZERO_DTYPE_F32 - 1 == int(DType::f32) && ZERO_DTYPE_F64 - 1 == int(DType::f64) &&
-                ZERO_DTYPE_BF16 - 1 == int(DType::bf16) && ZERO_DTYPE_F16 - 1 == int(DType::f16) &&
-                ZERO_DTYPE_I32 - 1 == int(DType::i32) && ZERO_DTYPE_I64 - 1 == int(DType::i64) &&
-                ZERO_DTYPE_U8 - 1 == int(DType::u8));
-  if (from.dtype == ZERO_DTYPE_OF_PRECISION) return std::nullopt;
-  return static_cast<DType>(from.dtype - 1);
-}
+/// What a tensor is held as, and what its opaque elements are called in files.
+struct NamedDType {
+  DType held;          ///< here
+  FileDType called{};  ///< none: as what is held
+};
+/// In the order of `zero_dtype`, from ZERO_DTYPE_F32 on.
+inline constexpr NamedDType dtypes[] = {{DType::f32},
+                                        {DType::f64},
+                                        {DType::bf16},
+                                        {DType::f16},
+                                        {DType::i32},
+                                        {DType::i64},
+                                        {DType::u8},
+                                        {DType::u8, "I8"},
+                                        {DType::u8, "BOOL"},
+                                        {DType::u8, "F8_E4M3"},
+                                        {DType::u8, "F8_E5M2"},
+                                        {DType::i32, "U32"},
+                                        {DType::i64, "U64"}};
+static_assert(std::size(dtypes) == ZERO_DTYPE_U64 && dtypes[ZERO_DTYPE_U8 - 1].held == DType::u8);
 /// The model.
 /// @throws Error (invalid_argument) for structs that make no sense
 [[nodiscard]] inline std::vector<Tensor> tensors_of(zero_tensor const* tensors,
@@ -189,7 +204,7 @@ inline void require_all(std::size_t wanted,
       fail(ErrorKind::invalid_argument,
            {"tensor '", from.name, "' has ", from.dims, " dimensions; at most ", ZERO_MAX_DIMS});
     }
-    if (from.dtype < 0 || from.dtype > ZERO_DTYPE_U8) {
+    if (from.dtype < 0 || from.dtype > ZERO_DTYPE_U64) {
       fail(ErrorKind::invalid_argument,
            {"tensor '", from.name, "' has the type ", from.dtype, ", which zero_dtype lacks"});
     }
@@ -200,7 +215,6 @@ inline void require_all(std::size_t wanted,
     Tensor tensor{.name = from.name,
                   .shape = {},
                   .unit = from.unit,
-                  .dtype = dtype_from(from),
                   .weight_decay = static_cast<double>(from.weight_decay),
                   .learning_rate = static_cast<double>(from.learning_rate),
                   .frozen = (from.flags & ZERO_FROZEN) != 0,
@@ -209,6 +223,10 @@ inline void require_all(std::size_t wanted,
                   .partitioned = (from.flags & ZERO_PARTITIONED) != 0,
                   .stacked = (from.flags & ZERO_STACKED) != 0,
                   .group = from.group != nullptr ? from.group : ""};
+    if (from.dtype != ZERO_DTYPE_OF_PRECISION) {
+      tensor.dtype = dtypes[from.dtype - 1].held;
+      tensor.file_dtype = dtypes[from.dtype - 1].called;
+    }
     for (std::int32_t i = 0; i < from.dims; ++i) {
       tensor.shape.push_back(unsigned_of(from.shape[i], "an extent of a shape"));
     }
