@@ -56,7 +56,9 @@ ALLOWANCES = {
     # each (40), and units join with their tensors of every kind (50); the rest is storage kinds. C took 80 instead of
     # 60, as its options list precisions, and LibTorch 85 instead of 60, as it describes parameters of types that the
     # library has no arithmetic for.
-    "types by tensor": {"core": 970, "c": 80, "checkpoint": 80, "libtorch": 85},
+    # Files without frozen tensors took 17 more in checkpoints, 6 in the core, where each tensor without values is
+    # named, and 36 in C: a list of opaque types (13), and flags of three structs.
+    "types by tensor": {"core": 976, "c": 116, "checkpoint": 97, "libtorch": 85},
     "state formats": {"core": 250, "rules and kernels": 700, "device": 150, "checkpoint": 100},
 }
 TAKEN = ("pages", "reports", "types by tensor")
