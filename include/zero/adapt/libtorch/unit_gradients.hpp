@@ -4,6 +4,7 @@
 
 #include "zero/adapt/libtorch/model_description.hpp"
 #include "zero/base/config.hpp"
+#include "zero/base/dtype.hpp"
 #include "zero/layout/storage_types.hpp"
 #include "zero/optimizer/engine_access.hpp"
 #include "zero/sharded_optimizer.hpp"
@@ -77,7 +78,12 @@ class ModuleGradients {
     if (!gradient.defined()) return gradient;
     std::string const& name = core_->tensors()[t].name;
     require_plain("gradient of parameter", name, gradient);
-    return gradient.detach();
+    auto const& parts = zero::detail::EngineAccess::engine(*core_).parts();
+    std::string const wire(zero::name(parts.types[parts.kind_of(t)].wire));
+    if (zero::name(lent_span(gradient).dtype()) == wire) return gradient.detach();
+    std::string const has = std::string("has the type ") + c10::toString(gradient.scalar_type());
+    char const* const remedy = ": convert it with to(), or name a precision with such gradients";
+    refuse("gradient of parameter", name, has + ", but is exchanged as " + wire + remedy);
   }
   void copy(int u,
             std::vector<std::size_t> const& tensors,
@@ -91,7 +97,6 @@ class ModuleGradients {
     auto const epoch = engine.open(u, !accumulates_in_full);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       if (!gradients[i].defined()) continue;
-      engine.require_type(tensors[i], &StorageTypes::wire, lent_span(gradients[i]).dtype());
       torch::Tensor buffer = torch::from_blob(engine.gradient(u, epoch, tensors[i]).first,
                                               gradients[i].sizes(),
                                               gradients[i].options().requires_grad(false));
