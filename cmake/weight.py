@@ -59,9 +59,12 @@ ALLOWANCES = {
     # Files without frozen tensors took 17 more in checkpoints, 6 in the core, where each tensor without values is
     # named, and 36 in C: a list of opaque types (13), and flags of three structs.
     "types by tensor": {"core": 976, "c": 116, "checkpoint": 97, "libtorch": 85},
+    # A collective of ranks that share a device is one launch instead of one for each rank: kernels and engine know of
+    # several ranges and targets. Vectors begin where lines do, and kernels ask for more before they need the first.
+    "gpu rows": {"device": 245},
     "state formats": {"core": 250, "rules and kernels": 700, "device": 150, "checkpoint": 100},
 }
-TAKEN = ("pages", "reports", "types by tensor")
+TAKEN = ("pages", "reports", "types by tensor", "gpu rows")
 
 
 def code_lines(text):

@@ -12,16 +12,17 @@ namespace {
 
 using Group = zero::DeviceGroup<fake::Api>;
 
-std::vector<Group> group(int ranks, fake::Transfers transfers) {
-  return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>(transfers)));
+std::vector<Group> group(int ranks, fake::Transfers transfers, int devices) {
+  return Group::group(fake::spaces(ranks, std::make_shared<fake::Machine>(transfers), devices));
 }
 
-template <fake::Transfers Transfers>
+/// Ranks that take turns on so many devices.
+template <fake::Transfers Transfers, int Devices>
 struct StagedWorld {
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};
   template <class Body>
   static void run(int world_size, Body const& body) {
-    zero::run_ranks(group(world_size, Transfers), [&](Group& comm) {
+    zero::run_ranks(group(world_size, Transfers, Devices), [&](Group& comm) {
       Staged<Group, zero::HostAllocator> staged(std::move(comm), {});
       body(staged);
     });
@@ -32,38 +33,55 @@ struct PlainWorld {
   static constexpr int ranks[] = {3};
   template <class Body>
   static void run(int world_size, Body const& body) {
-    zero::run_ranks(group(world_size, fake::Transfers::late), body);
+    zero::run_ranks(group(world_size, fake::Transfers::late, 2), body);
   }
 };
 
-using Late = StagedWorld<fake::Transfers::late>;
-using Early = StagedWorld<fake::Transfers::early>;
+// One device for all, one for each, and several with several ranks.
+using Late = StagedWorld<fake::Transfers::late, 8>;
+using Early = StagedWorld<fake::Transfers::early, 8>;
+using LateTogether = StagedWorld<fake::Transfers::late, 1>;
+using EarlyTogether = StagedWorld<fake::Transfers::early, 1>;
+using LateInGroups = StagedWorld<fake::Transfers::late, 3>;
+using EarlyInGroups = StagedWorld<fake::Transfers::early, 3>;
 
-TEST_CASE("DeviceGroup: operations") { conformance::check_operations<Late>(); }
-TEST_CASE("DeviceGroup: operations, early") { conformance::check_operations<Early>(); }
-TEST_CASE_TEMPLATE("DeviceGroup: outstanding, groups", World, Late, Early) {
+TEST_CASE_TEMPLATE("DeviceGroup: operations",
+                   World,
+                   Late,
+                   Early,
+                   LateTogether,
+                   EarlyTogether,
+                   LateInGroups,
+                   EarlyInGroups) {
+  conformance::check_operations<World>();
+}
+TEST_CASE_TEMPLATE("DeviceGroup: outstanding, groups", World, Late, Early, EarlyTogether) {
   conformance::check_outstanding<World>();
   conformance::check_groups<World>();
 }
 TEST_CASE("DeviceGroup: arguments") { conformance::check_arguments<PlainWorld>(); }
 
-/// Calls of the runtime that one collective of `ranks` ranks takes.
-std::size_t calls(zero::Op op, int ranks) {
+/// Calls of the runtime that a collective of `ranks` ranks on `devices` devices takes.
+std::size_t calls(zero::Op op, int ranks, int devices) {
   auto const machine = std::make_shared<fake::Machine>();
-  auto const block = static_cast<std::size_t>(ranks);
-  std::vector<float> send(block * block);
-  std::vector<float> recv(block * block * block);
-  auto comms = Group::group(fake::spaces(ranks, machine));
+  auto const size = static_cast<std::size_t>(ranks);
+  std::size_t const count = 64 * static_cast<std::size_t>(devices);  // every device has a share
+  std::vector<float> send(size * size * count);
+  std::vector<float> recv(size * size * count);
+  auto group = Group::group(fake::spaces(ranks, machine, devices));
+  // One thread plays all ranks: none of them waits before the last has started.
+  auto const collective = [&] {
+    std::vector<Group::Ticket> tickets;
+    for (Group& comm : group) {
+      std::size_t const own = static_cast<std::size_t>(comm.rank()) * size * count;
+      tickets.push_back(
+          comm.start({.op = op, .count = count, .send = &send[own], .recv = &recv[own]}));
+    }
+    for (std::size_t rank = 0; rank < size; ++rank) group[rank].wait(tickets[rank]);
+  };
+  collective();  // the first also has loaded what any collective takes
   std::size_t const before = machine->calls();
-  zero::run_ranks(std::move(comms), [&](Group& comm) {
-    auto const rank = static_cast<std::size_t>(comm.rank());
-    zero::run(comm,
-              {.op = op,
-               .dtype = zero::DType::f32,
-               .count = 1,
-               .send = send.data() + rank * block,
-               .recv = recv.data() + rank * block * block});
-  });
+  collective();
   return machine->calls() - before;
 }
 
@@ -73,7 +91,12 @@ TEST_CASE("DeviceGroup: a collective takes so many calls for each rank, not for 
                             zero::Op::reduce_scatter,
                             zero::Op::all_reduce,
                             zero::Op::broadcast}) {
-    CHECK(calls(op, 32) - calls(op, 16) == 2 * (calls(op, 16) - calls(op, 8)));
+    for (int const ranks : {2, 8, 32}) {
+      auto const n = static_cast<std::size_t>(ranks);
+      CHECK(calls(op, ranks, 1) == 3 * n + 2);
+      CHECK(calls(op, ranks, 2) == 3 * n + 7);
+      CHECK(calls(op, ranks, ranks) == 7 * n - 1);
+    }
   }
 }
 

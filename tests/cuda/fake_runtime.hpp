@@ -24,8 +24,10 @@ struct Trainer {
 
 /// The space of one rank.
 struct Space : QueuedSpace<std::shared_ptr<Trainer const>> {
-  explicit Space(std::shared_ptr<Machine> machine)
-      : QueuedSpace(std::make_shared<Trainer const>(Trainer{std::move(machine)})) {}
+  explicit Space(std::shared_ptr<Machine> machine, int number = 0)
+      : QueuedSpace(std::make_shared<Trainer const>(Trainer{std::move(machine)})), device(number) {}
+
+  int device;  ///< of the machine
 
   [[nodiscard]] Stream* stream() const { return queue()->stream; }
   [[nodiscard]] Machine& machine() const { return *queue()->machine; }
@@ -39,6 +41,7 @@ struct Api {
   using Event = fake::Event*;
   static constexpr int max_ranks = 64;
 
+  bool together(Space const& a, Space const& b) const { return a.device == b.device; }
   char const* connect(Space const& own, Space const& peer) const {
     if (&own.machine() != &peer.machine()) return "two devices of different machines";
     return status(own);
@@ -70,29 +73,56 @@ struct Api {
     return status(space);
   }
   char const* sum(Space const& space, Stream stream, zero::detail::DeviceSum const& sum) const {
-    std::vector<void*> targets(sum.targets, sum.targets + sum.target_count);
+    auto const buffers = static_cast<std::size_t>(sum.target_count);
+    auto const ranges = static_cast<std::size_t>(sum.range_count);
+    std::vector<void*> targets(sum.targets, sum.targets + buffers * ranges);
     std::vector<void const*> sources(sum.sources, sum.sources + sum.source_count);
-    space.machine().enqueue(
-        stream, [=, targets = std::move(targets), sources = std::move(sources)] {
-          Bytes const result =
-              fake::sum(sum.dtype, sum.accumulate, sources, sum.first, sum.count, sum.squares);
-          for (void* const target : targets) {
-            std::memcpy(at(target, sum.first * size_of(sum.dtype)), result.data(), result.size());
-          }
-        });
+    std::vector<std::size_t> firsts(sum.first, sum.first + ranges);
+    std::vector<zero::SumSquares> squares(ranges);
+    if (sum.squares != nullptr) squares.assign(sum.squares, sum.squares + ranges);
+    space.machine().enqueue(stream,
+                            [=,
+                             dtype = sum.dtype,
+                             accumulate = sum.accumulate,
+                             count = sum.count,
+                             targets = std::move(targets),
+                             sources = std::move(sources),
+                             firsts = std::move(firsts),
+                             squares = std::move(squares)] {
+                              for (std::size_t r = 0; r < ranges; ++r) {
+                                Bytes const result = fake::sum(
+                                    dtype, accumulate, sources, firsts[r], count, squares[r]);
+                                for (std::size_t i = 0; i < buffers; ++i) {
+                                  std::byte* const to =
+                                      at(targets[r * buffers + i], firsts[r] * size_of(dtype));
+                                  std::memcpy(to, result.data(), result.size());
+                                }
+                              }
+                            });
     return status(space);
   }
   char const* gather(Space const& space,
                      Stream stream,
                      zero::detail::DeviceGather const& gather) const {
+    auto const count = static_cast<std::size_t>(gather.target_count);
+    std::vector<void*> targets(gather.targets, gather.targets + count);
+    std::vector<std::size_t> skip(gather.skip, gather.skip + count);
     std::vector<void const*> sources(gather.sources, gather.sources + gather.source_count);
-    space.machine().enqueue(stream, [=, sources = std::move(sources)] {
-      auto* to = static_cast<std::byte*>(gather.target);
-      for (void const* const from : sources) {
-        if (from != to) std::memcpy(to, from, gather.bytes);
-        to += gather.bytes;
-      }
-    });
+    space.machine().enqueue(stream,
+                            [count,
+                             bytes = gather.bytes,
+                             targets = std::move(targets),
+                             skip = std::move(skip),
+                             sources = std::move(sources)] {
+                              for (std::size_t i = 0; i < count; ++i) {
+                                std::byte* to = at(targets[i], 0);
+                                for (void const* const source : sources) {
+                                  std::byte const* const from = at(source, skip[i]);
+                                  if (from != to) std::memcpy(to, from, bytes);
+                                  to += bytes;
+                                }
+                              }
+                            });
     return status(space);
   }
   void close(Stream) const {}
@@ -106,10 +136,12 @@ struct Api {
 
 static_assert(zero::detail::DeviceApi<Api>);
 
-/// Spaces of a machine with one queue per rank.
-[[nodiscard]] inline std::vector<Space> spaces(int ranks, std::shared_ptr<Machine> const& machine) {
+/// Spaces of a machine with one queue per rank. Ranks take turns on its devices.
+[[nodiscard]] inline std::vector<Space> spaces(int ranks,
+                                               std::shared_ptr<Machine> const& machine,
+                                               int devices = 2) {
   std::vector<Space> result;
-  for (int rank = 0; rank < ranks; ++rank) result.emplace_back(machine);
+  for (int rank = 0; rank < ranks; ++rank) result.emplace_back(machine, rank % devices);
   return result;
 }
 

@@ -68,8 +68,7 @@ template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::device::BufferList const&,
                                                  int,
                                                  std::size_t,
-                                                 std::size_t,
-                                                 zero::SumSquares const&);
+                                                 zero::SumSquares const*);
 template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::DType,
                                                  zero::DType,
@@ -77,10 +76,9 @@ template cudaError_t zero::device::try_sum_ranks(Queue const&,
                                                  zero::device::BufferBlocks const&,
                                                  int,
                                                  std::size_t,
-                                                 std::size_t,
-                                                 zero::SumSquares const&);
+                                                 zero::SumSquares const*);
 
 // Not a template; whatever is called here is compiled.
 cudaError_t gather(Queue const& queue, void* to, zero::device::BufferList const& from) {
-  return zero::device::try_gather_ranks(queue, to, from, 8, 0, 4096);
+  return zero::device::try_gather_ranks(queue, {.at = {to}}, from, 8, 0, 4096);
 }

@@ -11,8 +11,8 @@ move bytes as fast as their memories can:
 - slots: instructions that the device can issue in the time that its memory takes for what they move.
 - bytes in flight: what the threads of a multiprocessor have asked for while they wait.
 
-Both must be 1.3 times what is needed. The way through the loop is the one that moves most bytes at
-once. For that nvdisasm must be in the PATH, beside nvcc, or come from PyPI's nvidia-cuda-nvdisasm;
+Both must be 1.3 times what is needed. The way through a loop, or through a kernel that has none, is
+the one that moves most bytes at once. For that nvdisasm must be in the PATH, beside nvcc, or come from PyPI's nvidia-cuda-nvdisasm;
 else only what ptxas says is judged, and a line says so.
 """
 
@@ -104,11 +104,12 @@ class Kernel:
         if not self.passes:
             return
         if not self.steps:
-            yield "has no loop that moves 8 bytes at once or more"
+            yield "moves no 8 bytes at once"
             return
-        narrow = [step for step in self.steps if (step.loads or step.stores) and not step.wide_bytes and not step.predicate]
+        narrow = [step for step in self.steps
+                  if (step.loads or step.stores) and not (step.wide_bytes or step.told or step.predicate)]
         if narrow:
-            yield f"has {len(narrow)} narrow accesses in its loop"
+            yield f"has {len(narrow)} narrow accesses on its way"
         branches = sum(step.target is not None and bool(step.predicate) for step in self.steps)
         # A root and a division of a rule branch to what is rarely needed.
         if self.name != "update" and branches > self.moved / 8:

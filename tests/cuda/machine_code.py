@@ -1,4 +1,4 @@
-"""What nvdisasm prints of a kernel: its instructions, and the way once around the loop that does its work."""
+"""What nvdisasm prints of a kernel: its instructions, and the way through what does its work."""
 
 import dataclasses
 import re
@@ -25,9 +25,14 @@ class Instruction:
         return self.operation.startswith("STG")
 
     @property
+    def told(self):
+        """Reads what all threads of a kernel are told alike: through a pointer that nothing is written through."""
+        return self.loads and ".CONSTANT" in self.operation
+
+    @property
     def wide_bytes(self):
-        """Of one thread, of an access of 8 or 16 bytes to the device's memory; else 0."""
-        if not (self.loads or self.stores):
+        """Of one thread, of an access of 8 or 16 bytes to arrays in the device's memory; else 0."""
+        if not (self.loads or self.stores) or self.told:
             return 0
         return max((WIDE.get(part, 0) for part in self.operation.split(".")), default=0)
 
@@ -81,12 +86,13 @@ def way(code, first, last):
 
 
 def work(code):
-    """The way once around the loop that moves most bytes; empty if no loop moves any at once."""
+    """The way once around the loop that moves most bytes, or through the whole kernel if that moves more: its threads
+    are then many, and each does its work once. Empty if nothing moves any at once."""
     chosen, score = [], (0, 0)
-    for last, branch in enumerate(code):
-        if branch.target is None or branch.target >= last:
-            continue
-        steps = way(code, branch.target, last)
+    ends = [(branch.target, last) for last, branch in enumerate(code) if branch.target is not None and branch.target < last]
+    ends += [(0, last) for last, step in enumerate(code) if step.operation.startswith("EXIT")]
+    for first, last in ends:
+        steps = way(code, first, last)
         moved = sum(step.wide_bytes for step in steps)
         if (moved, -len(steps)) > score:
             chosen, score = steps, (moved, -len(steps))

@@ -193,7 +193,6 @@ void check_patterns(Cuda const& space) {
                                     {.at = {out.data()}},
                                     zero::device::BufferList{{device.data(), other.data()}},
                                     2,
-                                    0,
                                     count) == cudaSuccess);
   CHECK(same_numbers(out.values(), sums));
 
@@ -355,7 +354,7 @@ void check_sums(Cuda const& space, zero::DType accumulate, std::size_t most = 40
       Array<T> const other(space, std::vector<T>(count), 1);
       auto const sum_on_device = [&](zero::device::SumTargets const& targets, auto const& sources) {
         return zero::device::try_sum_ranks(
-            space.queue(), dtype, accumulate, targets, sources, ranks, 0, count);
+            space.queue(), dtype, accumulate, targets, sources, ranks, count);
       };
       CHECK(sum_on_device({.at = {out.data(), other.data()}, .count = 2}, list) == cudaSuccess);
       CHECK(same(out.values(), expected));
@@ -369,15 +368,11 @@ void check_sums(Cuda const& space, zero::DType accumulate, std::size_t most = 40
         Host::add_squares(&squares, expected.data(), count);
         auto const check = [&](T* to, auto const& sources) {
           Array<zero::ExactSum> const added(space, {zero::ExactSum{}}, 0);
-          CHECK(zero::device::try_sum_ranks(space.queue(),
-                                            dtype,
-                                            accumulate,
-                                            {.at = {to}},
-                                            sources,
-                                            ranks,
-                                            0,
-                                            count,
-                                            {added.data(), count}) == cudaSuccess);
+          zero::SumSquares const wanted{added.data(), count};
+          CHECK(
+              zero::device::try_sum_ranks(
+                  space.queue(), dtype, accumulate, {.at = {to}}, sources, ranks, count, &wanted) ==
+              cudaSuccess);
           zero::ExactSum result = added.values()[0];
           CHECK(std::equal(
               std::begin(result.words()), std::end(result.words()), std::begin(squares.words())));
@@ -403,6 +398,71 @@ TEST_CASE_FIXTURE(OneStream, "cuda: ordered sums have the host's bits, scattered
   check_sums<std::int64_t>(space, DType::i64);
 }
 
+/// Sums of several ranges at once: of each rank's part, in its own buffer, with its squares. One
+/// rank may not ask for them: -1 is none.
+template <class T>
+void check_ranges(Cuda const& space, std::size_t count, std::size_t short_of, int without) {
+  constexpr std::size_t ranks = 3;
+  std::vector<T> const all = numbers<T>(count * ranks * ranks, 8);
+  Array<T> const device(space, all, 0);
+  std::vector<T> expected(count * ranks);
+  std::vector<void const*> inputs;
+  zero::device::BufferList list;
+  zero::device::SumTargets targets{.ranges = ranks};
+  Array<zero::ExactSum> const sums(space, std::vector<zero::ExactSum>(ranks), 0);
+  std::vector<zero::SumSquares> squares;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::size_t const offset = rank * count * ranks;
+    inputs.push_back(all.data() + offset);
+    list.at[rank] = device.data() + offset;
+    targets.at[rank] = device.data() + offset;  // in place
+    targets.first[rank] = rank * count;
+    // The last rank's part ends with what does not count.
+    bool const asks = static_cast<int>(rank) != without;
+    squares.push_back(
+        {asks ? sums.data() + rank : nullptr, count - (rank + 1 == ranks ? short_of : 0)});
+  }
+  zero::kernel::sum_function(zero::dtype_of<T>, zero::DType::f32)(
+      expected.data(), inputs.data(), 0, ranks, count * ranks, zero::kernel::Store::cached);
+  CHECK(zero::device::try_sum_ranks(space.queue(),
+                                    zero::dtype_of<T>,
+                                    zero::DType::f32,
+                                    targets,
+                                    list,
+                                    ranks,
+                                    count,
+                                    squares.data()) == cudaSuccess);
+  auto const found = device.values();
+  auto const found_sums = sums.values();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::size_t const first = rank * count;
+    CHECK(std::equal(expected.begin() + static_cast<std::ptrdiff_t>(first),
+                     expected.begin() + static_cast<std::ptrdiff_t>(first + count),
+                     found.begin() + static_cast<std::ptrdiff_t>(rank * count * ranks + first),
+                     [](T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0; }));
+    zero::ExactSum wanted;
+    if (squares[rank].sum != nullptr) {
+      Host::add_squares(&wanted, expected.data() + first, squares[rank].count);
+    }
+    zero::ExactSum result = found_sums[rank];
+    CHECK(std::equal(
+        std::begin(result.words()), std::end(result.words()), std::begin(wanted.words())));
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: sums of several ranges at once have the host's bits") {
+  for (std::size_t const count : {1u, 512u, 1023u, 1024u, 1032u, 5120u}) {
+    for (std::size_t const short_of : {0u, 1u, 600u}) {
+      if (short_of > count) continue;
+      for (int const without : {-1, 1}) {
+        check_ranges<float>(space, count, short_of, without);
+        check_ranges<zero::bf16>(space, count, short_of, without);
+        check_ranges<zero::fp16>(space, count, short_of, without);
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(
     OneStream,
     "cuda: gathers bring every rank's bytes, aligned or not, and leave alone what is there") {
@@ -421,10 +481,33 @@ TEST_CASE_FIXTURE(
         zero::device::BufferList list;
         for (std::size_t rank = 0; rank < n; ++rank) list.at[rank] = from.data() + rank * count;
         list.at[n - 1] = to.data() + (n - 1) * count;
-        CHECK(zero::device::try_gather_ranks(
-                  space.queue(), to.data(), list, ranks, ranks / 2, count * sizeof(zero::bf16)) ==
-              cudaSuccess);
+        Array<zero::bf16> const other(space, there, offset);
+        auto const gather = [&](zero::device::GatherTargets const& targets) {
+          return zero::device::try_gather_ranks(
+              space.queue(), targets, list, ranks, ranks / 2, count * sizeof(zero::bf16));
+        };
+        CHECK(gather({.at = {to.data(), other.data()}, .count = 2}) == cudaSuccess);
         CHECK(same(to.values(), bytes));
+        CHECK(same(other.values(), bytes));
+        if (count < 4) continue;
+        // Two targets that get different parts of each buffer.
+        std::size_t const part = count / 2;
+        std::size_t const skip = part * sizeof(zero::bf16);
+        zero::device::GatherTargets const parts{
+            .at = {other.data(), to.data()}, .skip = {0, skip}, .count = 2};
+        list.at[n - 1] = from.data() + (n - 1) * count;
+        CHECK(zero::device::try_gather_ranks(space.queue(), parts, list, ranks, 0, skip) ==
+              cudaSuccess);
+        auto const first = other.values();
+        auto const second = to.values();
+        bool right = true;
+        for (std::size_t rank = 0; rank < n; ++rank) {
+          for (std::size_t i = 0; i < part; ++i) {
+            right = right && first[rank * part + i].bits == bytes[rank * count + i].bits;
+            right = right && second[rank * part + i].bits == bytes[rank * count + part + i].bits;
+          }
+        }
+        CHECK(right);
       }
     }
   }

@@ -67,7 +67,8 @@ void device_group(int ranks, std::uint64_t seed, Body const& body) {
   using Group = zero::DeviceGroup<fake::Api>;
   auto const transfers = static_cast<fake::Transfers>(seed / 13 % 2);
   auto const machine = std::make_shared<fake::Machine>(transfers);
-  zero::run_ranks(Group::group(fake::spaces(ranks, machine)), [&](Group& comm) {
+  int const devices = 1 + static_cast<int>(seed / 29 % 4);
+  zero::run_ranks(Group::group(fake::spaces(ranks, machine, devices)), [&](Group& comm) {
     Stream stream(comm.space());
     AnyDevice any(comm, trapped::Space(stream));
     body.on_device(any);

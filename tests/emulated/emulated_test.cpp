@@ -84,15 +84,30 @@ ZERO_KERNEL count_blocks(int* out) {
 
 TEST_CASE_FIXTURE(OneStream,
                   "emulated: kernels have no more blocks than they need, or run at once") {
+  using zero::device::block_threads;
   Array<int> const word(space, {0});
   auto const blocks = [&](std::size_t items) {
     zero::device::launch_over<count_blocks>(space.queue(), "count_blocks", items, word.data());
     return fetched(space, word);
   };
   CHECK(blocks(1) == 1);
-  CHECK(blocks(zero::device::block_threads) == 1);
-  CHECK(blocks(zero::device::block_threads + 1) == 2);
+  CHECK(blocks(32) == 1);
+  // Every multiprocessor has one, of fewer threads where there is little to do.
+  CHECK(blocks(33) == 2);
+  CHECK(blocks(block_threads) == emulated::multiprocessors);
+  CHECK(blocks(block_threads * emulated::multiprocessors) == emulated::multiprocessors);
+  CHECK(blocks(block_threads * emulated::multiprocessors + 1) == emulated::multiprocessors + 1);
   CHECK(blocks(std::size_t{1} << 40) == emulated::multiprocessors * emulated::resident_blocks);
+  // What a block prepares nothing for has a block for each tile.
+  auto const tiles = [&](unsigned groups, std::size_t items) {
+    CHECK(zero::device::try_launch_tiles<count_blocks>(
+              space.queue(), groups, items, 100, word.data()) == cudaSuccess);
+    return fetched(space, word);
+  };
+  CHECK(tiles(1, 0) == 1);
+  CHECK(tiles(1, 100) == 1);
+  CHECK(tiles(1, 101) == 2);
+  CHECK(tiles(3, 5000) == 150);
 }
 
 template <int number>

@@ -50,6 +50,10 @@ std::size_t occupancy_questions() {
   Turn const turn;
   return state().occupancy_questions;
 }
+Enqueued enqueued() {
+  Turn const turn;
+  return state().enqueued;
+}
 std::size_t captured_loads() {
   Turn const turn;
   return state().captured_loads;
@@ -84,6 +88,7 @@ cudaError_t launch(cudaLaunchConfig_t const& config,
     if (config.gridDim.x == 0 || config.blockDim.x == 0 || config.blockDim.x > 1024) {
       return cudaErrorInvalidConfiguration;
     }
+    ++state().enqueued.launches;
     if (kernel != nullptr && state().loaded.emplace(kernel, device).second) {
       state().captured_loads += stream->capture != nullptr ? 1u : 0u;
     }
@@ -303,6 +308,7 @@ cudaError_t cudaMemcpyAsync(
   return blocking_call([&] {
     if (enqueued) return drained(stream->queue);
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
+    ++state().enqueued.copies;
     bool const to_device = state().memory.device_of(to, bytes) >= 0;
     bool const from_device = state().memory.device_of(from, bytes) >= 0;
     bool const fits = (kind == cudaMemcpyHostToDevice && to_device && !from_device) ||
@@ -338,6 +344,7 @@ cudaError_t cudaMemcpyAsync(
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   return call([&] {
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
+    ++state().enqueued.copies;
     if (state().memory.device_of(memory, bytes) < 0) return cudaErrorInvalidValue;
     emulated::enqueue(stream, [=] {
       state().memory.show(memory);
@@ -412,6 +419,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return call([&] {
     if (!find(stream)) return cudaErrorInvalidResourceHandle;
+    ++state().enqueued.waits;
     if (!event->recorded) return cudaSuccess;
     if (event->capture == nullptr) {
       if (stream->capture != nullptr) {
@@ -462,6 +470,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call([&] {
     if (!find(stream) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    ++state().enqueued.records;
     if (stream->capture != nullptr) emulated::add_to(stream->capture);
     event->recorded = true;
     event->capture = stream->capture;

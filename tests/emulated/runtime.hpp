@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <ostream>
 
 namespace emulated {
 
@@ -24,6 +25,24 @@ std::size_t calls();
 bool initialized(int device);
 /// As if the program had initialized none.
 void forget_initializations();
+/// Calls that put something into streams.
+struct Enqueued {
+  std::size_t records = 0;   ///< of events
+  std::size_t waits = 0;     ///< of streams for events
+  std::size_t launches = 0;  ///< of kernels
+  std::size_t copies = 0;    ///< and settings of memory
+
+  friend bool operator==(Enqueued const&, Enqueued const&) = default;
+  friend std::ostream& operator<<(std::ostream& out, Enqueued const& of) {
+    return out << of.records << " records, " << of.waits << " waits, " << of.launches
+               << " launches, " << of.copies << " copies";
+  }
+  friend Enqueued operator-(Enqueued a, Enqueued const& b) {
+    return {a.records - b.records, a.waits - b.waits, a.launches - b.launches, a.copies - b.copies};
+  }
+};
+/// How many there have been.
+Enqueued enqueued();
 /// How often it was asked how many blocks of a kernel a multiprocessor runs at once.
 std::size_t occupancy_questions();
 /// How many kernels were first used while their launch was captured: a real runtime may have to

@@ -5,6 +5,7 @@
 #include "cuda/machine.hpp"
 #include "emulated/capture.hpp"
 #include "emulated/memory.hpp"
+#include "emulated/runtime.hpp"
 #include "support/standard.hpp"
 
 #include <cuda_runtime_api.h>
@@ -35,6 +36,7 @@ struct State {
     bool const late = order == nullptr || std::string_view(order) == "late";
     return late ? std::nullopt : std::optional(std::mt19937(std::strtoul(order, nullptr, 10)));
   }();
+  Enqueued enqueued;
 };
 
 State& state();

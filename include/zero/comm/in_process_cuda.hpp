@@ -13,6 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -31,10 +32,13 @@ struct CudaApi {
   using Event = cudaEvent_t;
   static constexpr int max_ranks = device::max_listed_ranks;
 
+  [[nodiscard]] bool together(Space const& a, Space const& b) const noexcept {
+    return a.device() == b.device();
+  }
   /// Gives the device of `own` access to the memory of that of `peer`. For memory of cudaMalloc;
   /// pools of cudaMallocAsync have accesses of their own.
   [[nodiscard]] char const* connect(Space const& own, Space const& peer) const {
-    if (own.device() == peer.device()) return nullptr;
+    if (together(own, peer)) return nullptr;
     int possible = 0;
     char const* const problem =
         status(cudaDeviceCanAccessPeer(&possible, own.device(), peer.device()));
@@ -78,11 +82,6 @@ struct CudaApi {
   void destroy(Event event) const { device::ignore(cudaEventDestroy(event)); }
 
  private:
-  [[nodiscard]] static device::BufferList list(void const* const* buffers, int count) noexcept {
-    device::BufferList result;
-    for (int rank = 0; rank < count; ++rank) result.at[rank] = buffers[rank];
-    return result;
-  }
   /// Null, or what the runtime says is wrong.
   [[nodiscard]] static char const* status(cudaError_t answer) noexcept {
     device::ignore(answer);
@@ -125,9 +124,11 @@ char const* CudaApi::load(Of const& space) const {
 
 template <class Sum>
 char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) const {
-  device::SumTargets targets{.count = sum.target_count};
-  for (int i = 0; i < sum.target_count; ++i) targets.at[i] = sum.targets[i];
-  device::BufferList const sources = list(sum.sources, sum.source_count);
+  device::SumTargets targets{.count = sum.target_count, .ranges = sum.range_count};
+  std::copy_n(sum.targets, sum.target_count * sum.range_count, targets.at);
+  std::copy_n(sum.first, sum.range_count, targets.first);
+  device::BufferList sources;
+  std::copy_n(sum.sources, sum.source_count, sources.at);
   device::Queue queue = space.queue();
   queue.stream = stream;
   return on(space, [&] {
@@ -137,7 +138,6 @@ char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) cons
                                  targets,
                                  sources,
                                  sum.source_count,
-                                 sum.first,
                                  sum.count,
                                  sum.squares);
   });
@@ -145,12 +145,16 @@ char const* CudaApi::sum(Space const& space, Stream stream, Sum const& sum) cons
 
 template <class Gather>
 char const* CudaApi::gather(Space const& space, Stream stream, Gather const& gather) const {
-  device::BufferList const sources = list(gather.sources, gather.source_count);
+  device::GatherTargets targets{.count = gather.target_count};
+  std::copy_n(gather.targets, gather.target_count, targets.at);
+  std::copy_n(gather.skip, gather.target_count, targets.skip);
+  device::BufferList sources;
+  std::copy_n(gather.sources, gather.source_count, sources.at);
   device::Queue queue = space.queue();
   queue.stream = stream;
   return on(space, [&] {
     return device::try_gather_ranks(
-        queue, gather.target, sources, gather.source_count, gather.first, gather.bytes);
+        queue, targets, sources, gather.source_count, gather.first, gather.bytes);
   });
 }
 

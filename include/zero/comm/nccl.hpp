@@ -321,9 +321,10 @@ Status Kernels<T>::sum(RankSum const& sum, int device, cudaStream_t stream) {
   targets.at[0] = sum.out;
   auto* const staged = static_cast<std::byte*>(const_cast<void*>(sum.staged));
   std::byte* const own = staged + static_cast<std::size_t>(sum.rank) * stride;
+  SumSquares const* const squares = sum.squares.sum != nullptr ? &sum.squares : nullptr;
   auto const add = [&](auto const& sources) {
     return detail::cuda_status(device::try_sum_ranks(
-        queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, 0, sum.count, sum.squares));
+        queue, sum.dtype, sum.accumulate, targets, sources, sum.ranks, sum.count, squares));
   };
   if (sum.ranks > device::max_listed_ranks) {
     std::size_t const bytes = sum.count * size_of(sum.dtype);

@@ -39,10 +39,28 @@ struct BufferBlocks {
   }
 };
 
-/// The buffers that a sum is written to, all alike.
+/// Ranges of elements of which sums are written, each to buffers of its own, all alike: one range
+/// to every rank's buffer, or one for each rank.
 struct SumTargets {
+  void* at[max_listed_ranks] = {};  ///< where they begin, `count` for each range
+  int count = 1;                    ///< buffers of a range
+  int ranges = 1;                   ///< how many there are, equally long
+
+  std::size_t first[max_listed_ranks] = {};  ///< the first element of each range
+
+  /// Buffer `i` of a range.
+  template <class T>
+  [[nodiscard]] ZERO_HOST_DEVICE T* of(unsigned range, int i = 0) const noexcept {
+    return static_cast<T*>(at[static_cast<int>(range) * count + i]);
+  }
+};
+
+/// The buffers that blocks of all ranks are written to.
+struct GatherTargets {
   void* at[max_listed_ranks] = {};  ///< where they begin
-  int count = 1;                    ///< how many there are
+  std::size_t skip[max_listed_ranks] =
+      {};         ///< bytes of every rank's buffer before a target's block
+  int count = 1;  ///< how many there are
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

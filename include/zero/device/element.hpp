@@ -5,11 +5,14 @@
 #include "zero/base/config.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/device/real.hpp"
+#include "zero/device/vector.hpp"
 #include "zero/kernel/reduce.hpp"
 #include "zero/kernel/rounding.hpp"
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::device {
@@ -45,27 +48,89 @@ ZERO_HOST_DEVICE void update_element(
   if constexpr (!std::same_as<Master, Parameter>) published = host::convert<Parameter>(master);
 }
 
-/// Neighbouring elements of a sum over ranks: what `kernel::sum_ranks` documents, for each i.
-/// @tparam Abreast  of how many ranks the elements are asked for at once
-/// @param inputs  gives the elements of rank r as the Vector inputs(r)
-/// @param ranks   how many there are, at least 1
-template <class Acc, std::size_t Width, int Abreast, class Inputs>
-[[nodiscard]] ZERO_HOST_DEVICE auto sum_vectors(Inputs const& inputs, int ranks) noexcept {
-  namespace host = kernel::detail;
-  auto result = inputs(0);
-  using T = std::remove_reference_t<decltype(result.values[0])>;
-  using Value = typename host::Arithmetic<Acc>::Type;
-  Value sum[Width];
-  for (std::size_t i = 0; i < Width; ++i) sum[i] = host::widened<Acc>(result.values[i]);
-  ZERO_UNROLL(Abreast)
-  for (int rank = 1; rank < ranks; ++rank) {
-    auto const next = inputs(rank);
+/// What leaves every number as it is that it is added to: for floating point -0, since 0 would make
+/// 0 of -0.
+template <class T>
+[[nodiscard]] ZERO_HOST_DEVICE constexpr T nothing() noexcept {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return std::is_floating_point_v<T> ? static_cast<T>(-0.) : T{};
+  } else {
+    return T::from_bits(0x8000);
+  }
+}
+
+/// Elements as numbers of the arithmetic type of a sum.
+template <class Acc, class T, std::size_t Width, class Value>
+ZERO_HOST_DEVICE void widen(Vector<T, Width> const& vector, Value (&numbers)[Width]) noexcept {
+  if constexpr (sizeof(T) == 2 && Width % 2 == 0) {
+    auto const words = std::bit_cast<Vector<std::uint32_t, Width / 2>>(vector);
+    ZERO_UNROLL(Width)
     for (std::size_t i = 0; i < Width; ++i) {
-      sum[i] = host::rounded<Acc>(sum[i] + host::widened<Acc>(next.values[i]));
+      numbers[i] = widen_half<T>(static_cast<std::uint16_t>(words.values[i / 2] >> i % 2 * 16));
+    }
+  } else {
+    ZERO_UNROLL(Width)
+    for (std::size_t i = 0; i < Width; ++i) {
+      numbers[i] = kernel::detail::widened<Acc>(vector.values[i]);
     }
   }
-  for (std::size_t i = 0; i < Width; ++i) result.values[i] = host::convert<T>(sum[i]);
-  return result;
+}
+
+/// Neighbouring elements of sums over ranks: what `kernel::sum_ranks` documents, for each i, but
+/// for which NaN a sum is.
+/// @tparam Abreast  of how many ranks the elements are asked for at once
+/// @param inputs  inputs(r, k) gives those elements of rank r that belong to results[k]
+/// @param ranks   how many there are, at least 1
+/// @param results  are written
+template <class Acc,
+          std::size_t Abreast,
+          class Inputs,
+          class T,
+          std::size_t Width,
+          std::size_t Count>
+ZERO_HOST_DEVICE void sum_vectors(Inputs const& inputs,
+                                  int ranks,
+                                  Vector<T, Width> (&results)[Count]) noexcept {
+  namespace host = kernel::detail;
+  using Value = typename host::Arithmetic<Acc>::Type;
+  // Unrolled, or the compiler would keep what is indexed in memory.
+  Vector<T, Width> none;
+  ZERO_UNROLL(Width)
+  for (T& element : none.values) element = nothing<T>();
+  Value sums[Count][Width];
+  ZERO_UNROLL(Count)
+  for (auto& sum : sums) {
+    ZERO_UNROLL(Width)
+    for (Value& element : sum) element = nothing<Value>();
+  }
+  ZERO_UNROLL(1)
+  for (int rank = 0; rank < ranks; rank += int{Abreast}) {
+    // Ranks that are not there add nothing: a loop for the last few would read one at a time.
+    Vector<T, Width> next[Abreast][Count];
+    ZERO_UNROLL(Abreast)
+    for (auto& of_rank : next) {
+      int const r = rank + static_cast<int>(&of_rank - next);
+      ZERO_UNROLL(Count)
+      for (std::size_t k = 0; k < Count; ++k) of_rank[k] = r < ranks ? inputs(r, k) : none;
+    }
+    ZERO_UNROLL(Abreast)
+    for (auto const& of_rank : next) {
+      ZERO_UNROLL(Count)
+      for (std::size_t k = 0; k < Count; ++k) {
+        Value numbers[Width];
+        widen<Acc>(of_rank[k], numbers);
+        ZERO_UNROLL(Width)
+        for (std::size_t i = 0; i < Width; ++i) {
+          sums[k][i] = host::rounded<Acc>(sums[k][i] + numbers[i]);
+        }
+      }
+    }
+  }
+  ZERO_UNROLL(Count)
+  for (std::size_t k = 0; k < Count; ++k) {
+    ZERO_UNROLL(Width)
+    for (std::size_t i = 0; i < Width; ++i) results[k].values[i] = host::convert<T>(sums[k][i]);
+  }
 }
 
 /// From one element type to another.

@@ -27,6 +27,9 @@ namespace zero::inline ZERO_NAMESPACE::device {
 /// Threads of a block in every kernel that works on arrays.
 inline constexpr unsigned block_threads = 256;
 
+/// Threads of a warp.
+inline constexpr unsigned warp_threads = 32;
+
 /// This thread's number in the grid, in 64 bits.
 [[nodiscard]] inline __device__ std::size_t grid_thread() {
   return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -34,6 +37,22 @@ inline constexpr unsigned block_threads = 256;
 /// Threads of the grid, in 64 bits.
 [[nodiscard]] inline __device__ std::size_t grid_threads() {
   return static_cast<std::size_t>(gridDim.x) * blockDim.x;
+}
+
+/// The threads of a grid that work on the same of several groups of work.
+struct GridPart {
+  unsigned group = 0;       ///< the group's number
+  std::size_t thread = 0;   ///< this thread's number among them
+  std::size_t threads = 0;  ///< how many there are
+};
+
+/// The part of the grid that this thread is in, if there are so many groups.
+[[nodiscard]] inline __device__ GridPart grid_part(unsigned groups) {
+  if (groups == 1) return {0, grid_thread(), grid_threads()};  // the usual case divides nothing
+  unsigned const blocks = gridDim.x / groups;
+  return {blockIdx.x / blocks,
+          static_cast<std::size_t>(blockIdx.x % blocks) * blockDim.x + threadIdx.x,
+          static_cast<std::size_t>(blocks) * blockDim.x};
 }
 
 /// Enqueues a kernel on the current device, which is that of the queue, or has it loaded, if that
@@ -82,9 +101,10 @@ template <auto kernel>
 }
 
 /// Enqueues a kernel on the current device, which is that of the queue, in `groups` groups of
-/// blocks of `block_threads`: as many as `items` pieces of work for each group need with one per
-/// thread, and no more than the device runs at once, except for one in each group. Kernels stride
-/// over what is left, so that what a block prepares is prepared once.
+/// blocks: as many as `items` pieces of work for each group need with one per thread, and no more
+/// than the device runs at once, except for one in each group. Kernels stride over what is left, so
+/// that what a block prepares, or adds up at its end, is done once. Blocks have `block_threads`, or
+/// fewer where some multiprocessors would else have none.
 /// @return as try_launch
 template <auto kernel, class... Arguments>
 [[nodiscard]] cudaError_t try_launch_groups(Queue const& queue,
@@ -94,10 +114,27 @@ template <auto kernel, class... Arguments>
   int resident = 0;
   cudaError_t const status = resident_blocks<kernel>(queue.device, resident);
   if (status != cudaSuccess) return status;
-  std::size_t const needed = items / block_threads + (items % block_threads != 0 ? 1 : 0);
-  std::size_t const most =
-      static_cast<std::size_t>(queue.multiprocessors) * static_cast<std::size_t>(resident);
+  auto const multiprocessors = static_cast<std::size_t>(queue.multiprocessors);
+  unsigned threads = block_threads;
+  while (threads > warp_threads && items * groups < threads * multiprocessors) threads /= 2;
+  std::size_t const needed = items / threads + (items % threads != 0 ? 1 : 0);
+  std::size_t const most = multiprocessors * static_cast<std::size_t>(resident);
   std::size_t const blocks = std::max<std::size_t>((std::min)(needed, most / groups), 1);
+  return try_launch(queue, groups * static_cast<unsigned>(blocks), threads, kernel, arguments...);
+}
+
+/// Enqueues a kernel on the current device, which is that of the queue, in `groups` groups of
+/// blocks of `block_threads`, with one block for every `tile` of a group's pieces of work, and at
+/// least one. For passes in which a block prepares nothing: the device starts a block where another
+/// ends, so that all multiprocessors end together, and streams of a higher priority get room soon.
+/// @return as try_launch
+template <auto kernel, class... Arguments>
+[[nodiscard]] cudaError_t try_launch_tiles(Queue const& queue,
+                                           unsigned groups,
+                                           std::size_t items,
+                                           std::size_t tile,
+                                           Arguments const&... arguments) noexcept {
+  std::size_t const blocks = items / tile + (items % tile != 0 || items == 0 ? 1 : 0);
   return try_launch(
       queue, groups * static_cast<unsigned>(blocks), block_threads, kernel, arguments...);
 }

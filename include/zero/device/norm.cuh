@@ -9,8 +9,7 @@
 #include "zero/device/squares.hpp"
 #include "zero/layout/placement.hpp"
 
-#include <cub/warp/warp_exchange.cuh>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,25 +27,9 @@ namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
-/// Exchanges element i of thread k with element k of thread i, for the threads of a team.
-struct TeamTranspose {
-  unsigned mask;    ///< the team's threads in their warp
-  unsigned thread;  ///< this one's number in the team
-
-  __device__ void operator()(float (&values)[team]) const {
-    using Exchange = cub::WarpExchange<float, team, team, cub::WARP_EXCHANGE_SHUFFLE>;
-    typename Exchange::TempStorage none;
-    Exchange(none).BlockedToStriped(values, values);
-  }
-  __device__ void operator()(std::uint32_t (&words)[team / 2]) const {
-    transpose_halves(words, thread, [mask = mask](std::uint32_t word, unsigned distance) {
-      return __shfl_xor_sync(mask, word, static_cast<int>(distance), static_cast<int>(team));
-    });
-  }
-};
-
-/// Adds squares(block, thread, transpose), a lane's sum of squares, over the lanes of each block of
-/// the norm, and the blocks exactly. For all threads of a grid.
+/// Adds squares(block, thread, shared, wait), a lane's sum of squares, over the lanes of each block
+/// of the norm, and the blocks exactly. For all threads of a part of a grid. A team shares a stage
+/// of elements of type T: `wait` waits for its threads.
 ///
 /// Not CUB's reductions: cub::WarpReduce adds lanes in another order than MemorySpace says, and
 /// cub::DeviceReduce promises none.
@@ -54,25 +37,31 @@ struct TeamTranspose {
 /// Eight threads share a block of the norm. The first of them keeps what it has added in registers;
 /// threads, then warps, put theirs together at the end, so that few additions meet in the sum
 /// itself: additions of 64 bits in a block's memory would be loops of compare-and-swap.
-template <class Squares>
-__device__ inline void add_blocks(ExactSum* sum, std::size_t count, Squares const& squares) {
-  constexpr unsigned warp = 32;
+template <class T, class Squares>
+__device__ inline void add_blocks(GridPart const& grid,
+                                  ExactSum* sum,
+                                  std::size_t count,
+                                  Squares const& squares) {
+  constexpr unsigned warp = warp_threads;
+  constexpr std::size_t staged = stage_stride * sizeof(T) / access_bytes;
   __shared__ Addends of_warps[block_threads / warp];
+  __shared__ Vector<float, 4> of_teams[block_threads / team][staged];
 
   unsigned const thread = threadIdx.x % team;
   unsigned const mask = 0xffu << (threadIdx.x % warp / team * team);
   auto const exchange = [mask](double value, unsigned distance) {
     return __shfl_xor_sync(mask, value, static_cast<int>(distance), static_cast<int>(team));
   };
-  TeamTranspose const transpose{mask, thread};
+  auto* const shared = reinterpret_cast<T*>(of_teams[threadIdx.x / team]);
+  auto const wait = [mask] { __syncwarp(mask); };
   auto* const total = reinterpret_cast<unsigned long long*>(sum->accumulators());
   // Two's complement: the same addition as of signed words.
   auto const put = [total](unsigned word, std::int64_t part) {
     atomicAdd(total + word, static_cast<unsigned long long>(part));
   };
   Addends added{};
-  for (std::size_t i = grid_thread() / team; i < blocks_of(count); i += grid_threads() / team) {
-    double const whole = team_sum(squares(i, thread, transpose), exchange);
+  for (std::size_t i = grid.thread / team; i < blocks_of(count); i += grid.threads / team) {
+    double const whole = team_sum(squares(i, thread, shared, wait), exchange);
     if (thread == 0) added.add(ExactSum::addend(whole), put);
   }
 
@@ -87,33 +76,30 @@ __device__ inline void add_blocks(ExactSum* sum, std::size_t count, Squares cons
   __syncthreads();
   if (threadIdx.x != 0) return;
   ZERO_UNROLL(1)
-  for (unsigned w = 1; w < block_threads / warp; ++w) added.add(of_warps[w], put);
+  for (unsigned w = 1; w < blockDim.x / warp; ++w) added.add(of_warps[w], put);
   added.put_out(put);
 }
 
 template <class T>
 ZERO_KERNEL add_squares(ExactSum* sum, T const* x, std::size_t count) {
-  constexpr std::size_t width = access_bytes / sizeof(T);
   bool const aligned = is_aligned(x);
-  add_blocks(sum, count, [&](std::size_t i, unsigned thread, auto const& transpose) {
+  auto const squares = [&](std::size_t i, unsigned thread, T* shared, auto const& wait) {
     T const* const begin = x + i * block;
     std::size_t const rest = count - i * block;
-    auto const element = [&](std::size_t at) { return begin[at]; };
-    if (rest < block) return lane_squares(element, rest, thread);
-    // To exchange doubles takes a stack. Those of one lane lie 64 bytes apart: each is asked for.
-    if constexpr (sizeof(T) == sizeof(double)) {
-      return lane_squares<4>(element, block, thread);
-    } else {
-      auto const squares = [&](auto const& vector_at) {
-        return block_squares<T>(vector_at, thread, transpose);
-      };
-      // Of 16 bits, one loop for both would take a third more instructions.
-      if constexpr (sizeof(T) == 2) {
-        if (aligned) return squares([&](std::size_t at) { return load<width>(begin, at); });
-      }
-      return squares([&](std::size_t at) { return load<width>(begin, at, aligned); });
+    if (rest < block || !aligned) {
+      return lane_squares(begin, rest < block ? rest : block, thread);
     }
-  });
+    // All of a thread's share of the block is asked for at once, of doubles half of it.
+    constexpr unsigned vectors = (std::min)(vectors_of<T, block>, 16u);
+    auto const read = [&](auto& loaded, auto const& place) {
+      ZERO_UNROLL(vectors)
+      for (unsigned k = 0; k < vectors; ++k) {
+        loaded[k] = load<access_bytes / sizeof(T)>(begin, place(k));
+      }
+    };
+    return block_squares<vectors>(read, thread, shared, wait);
+  };
+  add_blocks<T>(grid_part(1), sum, count, squares);
 }
 
 }  // namespace kernels

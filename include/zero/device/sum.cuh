@@ -16,6 +16,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,114 +33,185 @@ struct SumOrder {
   }
 };
 
+/// Ranks whose elements a thread asks for at once.
+inline constexpr int ranks_abreast = 4;
+/// The same if their sums are squared on the way: those in doubles take twice the registers.
+template <class Acc>
+inline constexpr int squared_abreast = sizeof(Acc) == sizeof(double) ? 2 : ranks_abreast;
+
 template <class T, class Acc, std::size_t width, class Source>
-inline __device__ Vector<T, width> sum_vector(Source const& source, int ranks, std::size_t at) {
-  // More would only be more code.
-  constexpr int abreast = sizeof(T) == sizeof(Acc) ? 4 : 2;
-  return sum_vectors<Acc, width, abreast>(
-      [&](int rank) { return load<width>(source.template of<T>(rank), at); }, ranks);
-}
-template <class T, class Acc, std::size_t width, class Source>
-__device__ inline void sum_vector(SumTargets const& targets,
-                                  Source const& source,
-                                  int ranks,
-                                  std::size_t at) {
-  Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, at);
+__device__ inline void sum_vector(
+    SumTargets const& targets, unsigned range, Source const& source, int ranks, std::size_t at) {
+  Vector<T, width> result[1];
+  sum_vectors<Acc, ranks_abreast>(
+      [&](int rank, std::size_t) { return load<width>(source.template of<T>(rank), at); },
+      ranks,
+      result);
   ZERO_UNROLL(1)
-  for (int i = 0; i < targets.count; ++i) store<width>(static_cast<T*>(targets.at[i]), at, result);
+  for (int i = 0; i < targets.count; ++i) store<width>(targets.of<T>(range, i), at, result[0]);
 }
 /// The same where some arrays are not aligned: those are accessed element by element, and ranks are
 /// read one after the other.
 template <class T, class Acc, std::size_t width, class Source>
-__device__ inline void sum_apart(
-    SumTargets const& targets, Source const& source, int ranks, std::size_t at, SumOrder aligned) {
-  Vector<T, width> const result = sum_vectors<Acc, width, 1>(
-      [&](int rank) { return load<width>(source.template of<T>(rank), at, aligned(rank)); }, ranks);
+__device__ inline void sum_apart(SumTargets const& targets,
+                                 unsigned range,
+                                 Source const& source,
+                                 int ranks,
+                                 std::size_t at,
+                                 SumOrder aligned) {
+  Vector<T, width> result[1];
+  sum_vectors<Acc, 1>(
+      [&](int rank, std::size_t) {
+        return load<width>(source.template of<T>(rank), at, aligned(rank));
+      },
+      ranks,
+      result);
   ZERO_UNROLL(1)
   for (int i = 0; i < targets.count; ++i) {
-    store<width>(static_cast<T*>(targets.at[i]), at, aligned(ranks + i), result);
+    store<width>(targets.of<T>(range, i), at, aligned(ranks + i), result[0]);
   }
 }
 
 /// Not a cub::DeviceTransform: how many arrays it reads and writes is known when it is compiled,
-/// and how many ranks there are is not.
+/// and how many ranks there are is not. A thread adds one vector.
 ///
 /// Four blocks of threads at once are asked for: left to itself, the compiler spills registers to
 /// have more of them.
 template <class T, class Acc, class Source>
-static __global__ void __launch_bounds__(block_threads, 4) sum_ranks(SumTargets const targets,
-                                                                     Source const source,
-                                                                     int ranks,
-                                                                     std::size_t first,
-                                                                     std::size_t count,
-                                                                     Cut const cut) {
+static __global__ void __launch_bounds__(block_threads, 4) sum_ranks(
+    SumTargets const targets, Source const source, int ranks, std::size_t count, Cut const cut) {
   constexpr std::size_t width = access_bytes / sizeof(T);
-  std::size_t const thread = grid_thread();
-  std::size_t const threads = grid_threads();
-  // Two loops, so that the usual one need not tell arrays apart.
-  if (cut.apart == 0) {
-    for (std::size_t i = thread; i < cut.vectors; i += threads) {
-      sum_vector<T, Acc, width>(targets, source, ranks, first + cut.head + i * width);
-    }
-  } else if constexpr (Source::anywhere) {
-    SumOrder const aligned{cut.apart};
-    for (std::size_t i = thread; i < cut.vectors; i += threads) {
-      sum_apart<T, Acc, width>(targets, source, ranks, first + cut.head + i * width, aligned);
+  GridPart const part = grid_part(static_cast<unsigned>(targets.ranges));
+  unsigned const range = part.group;
+  std::size_t const i = part.thread;
+  std::size_t const first = targets.first[range];
+  if (i < cut.vectors) {
+    std::size_t const at = first + cut.head + i * width;
+    // Two ways, so that the usual one need not tell arrays apart.
+    if (cut.apart == 0) {
+      sum_vector<T, Acc, width>(targets, range, source, ranks, at);
+    } else if constexpr (Source::anywhere) {
+      sum_apart<T, Acc, width>(targets, range, source, ranks, at, SumOrder{cut.apart});
     }
   }
   std::size_t const inside = cut.vectors * width;
-  for (std::size_t i = thread; i < count - inside; i += threads) {
+  if (i < count - inside) {
     std::size_t const at = i < cut.head ? i : i + inside;
-    sum_vector<T, Acc, 1>(targets, source, ranks, first + at);
+    sum_vector<T, Acc, 1>(targets, range, source, ranks, first + at);
   }
 }
 
-/// sum_ranks of whole blocks to one target, with the squares of the results added on the way: in
-/// the order of add_squares, from registers. Buffers are aligned to 16 bytes at `first`.
+/// Where the squares of each range of a sum are added, as far as they are added on the way.
+struct RangeSquares {
+  ExactSum* at[max_listed_ranks] = {};       ///< of each range
+  std::size_t count[max_listed_ranks] = {};  ///< elements from the first on: whole blocks
+};
+
+/// sum_ranks of whole blocks to one target for each range, with the squares of the results added on
+/// the way: in the order of add_squares, from registers. Buffers are aligned to 16 bytes.
+///
+/// Nothing is stored before everything of a step has been asked for: sums may be in place, so that
+/// the compiler moves no load up over a store.
 ///
 /// Two blocks of threads at once are asked for, as above.
 template <class T, class Acc, class Source>
-static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(T* target,
-                                                                                Source const source,
-                                                                                int ranks,
-                                                                                std::size_t first,
-                                                                                std::size_t count,
-                                                                                ExactSum* squares) {
+static __global__ void __launch_bounds__(block_threads, 2) sum_ranks_and_square(
+    SumTargets const targets, Source const source, int ranks, RangeSquares const squares) {
   constexpr std::size_t width = access_bytes / sizeof(T);
-  add_blocks(squares, count, [&](std::size_t i, unsigned thread, auto const& transpose) {
-    auto const sum = [&](std::size_t at) {
-      std::size_t const place = first + i * block + at;
-      Vector<T, width> const result = sum_vector<T, Acc, width>(source, ranks, place);
-      store<width>(target, place, result);
-      return result;
+  constexpr unsigned vectors = vectors_of<T, stage>;  // as many as there are registers for
+  GridPart const part = grid_part(static_cast<unsigned>(targets.ranges));
+  if (squares.count[part.group] == 0) return;
+  T* const target = targets.of<T>(part.group);
+  std::size_t const first = targets.first[part.group];
+  auto const block_sum = [&](std::size_t i, unsigned thread, T* shared, auto const& wait) {
+    auto const sums = [&](auto& results, auto const& place) {
+      std::size_t const begin = first + i * block;
+      sum_vectors<Acc, squared_abreast<Acc>>(
+          [&](int rank, std::size_t k) {
+            return load<width>(source.template of<T>(rank),
+                               begin + place(static_cast<unsigned>(k)));
+          },
+          ranks,
+          results);
+      ZERO_UNROLL(vectors)
+      for (unsigned k = 0; k < vectors; ++k) store<width>(target, begin + place(k), results[k]);
     };
-    return block_squares<T, team / width>(sum, thread, transpose);
-  });
+    return block_squares<vectors>(sums, thread, shared, wait);
+  };
+  add_blocks<T>(part, squares.at[part.group], squares.count[part.group], block_sum);
 }
 
 }  // namespace kernels
 
 namespace detail {
 
+/// One range of several.
+[[nodiscard]] inline SumTargets range_of(SumTargets const& targets, int range, std::size_t past) {
+  SumTargets one{.count = targets.count};
+  std::copy_n(targets.at + range * targets.count, targets.count, one.at);
+  one.first[0] = targets.first[range] + past;
+  return one;
+}
+
+/// Calls sum(targets, count) for all ranges at once, without the first `past[range]` elements of
+/// each: for one after the other where they have different lengths then.
+template <class Sum>
+[[nodiscard]] cudaError_t by_length(SumTargets const& targets,
+                                    std::size_t count,
+                                    std::size_t const (&past)[max_listed_ranks],
+                                    Sum const& sum) {
+  if (std::count(past, past + targets.ranges, past[0]) == targets.ranges) {
+    SumTargets all = targets;
+    for (int range = 0; range < targets.ranges; ++range) all.first[range] += past[0];
+    return sum(all, count - past[0]);
+  }
+  cudaError_t status = cudaSuccess;
+  for (int range = 0; range < targets.ranges && status == cudaSuccess; ++range) {
+    status = sum(range_of(targets, range, past[range]), count - past[range]);
+  }
+  return status;
+}
+
 template <class T, class Acc, class Source>
 [[nodiscard]] cudaError_t sum_typed(Queue const& queue,
                                     SumTargets const& targets,
                                     Source const& source,
                                     int ranks,
-                                    std::size_t first,
                                     std::size_t count) {
   if (count == 0) return cudaSuccess;
   constexpr std::size_t width = access_bytes / sizeof(T);
-  auto const met = [&](Cutter cutter) {
-    for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
-    for (int i = 0; i < targets.count; ++i) cutter.meet(static_cast<T*>(targets.at[i]) + first);
-    return cutter;
+  auto const cut_of = [&](int range) {
+    std::size_t const first = targets.first[range];
+    auto const met = [&](Cutter cutter) {
+      for (int rank = 0; rank < ranks; ++rank) cutter.meet(source.template of<T>(rank) + first);
+      for (int i = 0; i < targets.count; ++i) {
+        cutter.meet(targets.of<T>(static_cast<unsigned>(range), i) + first);
+      }
+      return cutter;
+    };
+    Cut const cut = met(met(Cutter(width)).where_most()).cut(count);
+    return !Source::anywhere && cut.apart != 0 ? Cut{} : cut;
   };
-  Cut cut = met(met(Cutter(width)).where_most()).cut(count);
-  if (!Source::anywhere && cut.apart != 0) cut = {};
+  Cut const cut = cut_of(0);
+  bool alike = true;
+  for (int range = 1; range < targets.ranges; ++range) alike = alike && cut_of(range) == cut;
+  if (!alike) {
+    cudaError_t status = cudaSuccess;
+    for (int range = 0; range < targets.ranges && status == cudaSuccess; ++range) {
+      status = sum_typed<T, Acc>(queue, range_of(targets, range, 0), source, ranks, count);
+    }
+    return status;
+  }
   std::size_t const items = cut.vectors != 0 ? cut.vectors : count;
-  return try_launch_over<kernels::sum_ranks<T, Acc, Source>>(
-      queue, items, targets, source, ranks, first, count, cut);
+  return try_launch_tiles<kernels::sum_ranks<T, Acc, Source>>(queue,
+                                                              static_cast<unsigned>(targets.ranges),
+                                                              items,
+                                                              block_threads,
+                                                              targets,
+                                                              source,
+                                                              ranks,
+                                                              count,
+                                                              cut);
 }
 
 /// Whole blocks are squared on the way; what is left of them, and what is not aligned, in a pass.
@@ -148,43 +220,68 @@ template <class T, class Acc, class Source>
                                          SumTargets const& targets,
                                          Source const& source,
                                          int ranks,
-                                         std::size_t first,
                                          std::size_t count,
-                                         SumSquares const& squares) {
-  T* const target = static_cast<T*>(targets.at[0]);
-  bool aligned = is_aligned(target + first);
-  for (int rank = 0; rank < ranks; ++rank) {
-    aligned = aligned && is_aligned(source.template of<T>(rank) + first);
-  }
-  // Doubles are squared in a pass: see add_squares.
-  constexpr bool on_the_way = sizeof(T) < sizeof(double);
-  std::size_t const whole = on_the_way && aligned ? squares.count / block * block : 0;
-  cudaError_t status = cudaSuccess;
-  if constexpr (on_the_way) {
-    if (whole != 0) {
-      status = try_launch_over<kernels::sum_ranks_and_square<T, Acc, Source>>(
-          queue, blocks_of(whole) * team, target, source, ranks, first, whole, squares.sum);
+                                         SumSquares const* squares) {
+  kernels::RangeSquares whole;
+  std::size_t most = 0;
+  // Doubles are squared in a pass: hardly anybody trains in them, and kernels take time to load.
+  if constexpr (sizeof(T) < sizeof(double)) {
+    for (int range = 0; range < targets.ranges; ++range) {
+      std::size_t const first = targets.first[range];
+      bool aligned = is_aligned(targets.of<T>(static_cast<unsigned>(range)) + first);
+      for (int rank = 0; rank < ranks; ++rank) {
+        aligned = aligned && is_aligned(source.template of<T>(rank) + first);
+      }
+      if (!aligned || squares[range].sum == nullptr) continue;
+      whole.at[range] = squares[range].sum;
+      whole.count[range] = squares[range].count / block * block;
+      most = (std::max)(most, whole.count[range]);
+    }
+    if (most != 0) {
+      cudaError_t const status = try_launch_groups<kernels::sum_ranks_and_square<T, Acc, Source>>(
+          queue,
+          static_cast<unsigned>(targets.ranges),
+          blocks_of(most) * team,
+          targets,
+          source,
+          ranks,
+          whole);
+      if (status != cudaSuccess) return status;
     }
   }
-  if (status != cudaSuccess) return status;
-  status = sum_typed<T, Acc>(queue, targets, source, ranks, first + whole, count - whole);
-  if (status != cudaSuccess) return status;
-  return try_add_squares(queue, squares.sum, target + first + whole, squares.count - whole);
+  cudaError_t status =
+      by_length(targets, count, whole.count, [&](SumTargets const& rest, std::size_t length) {
+        return sum_typed<T, Acc>(queue, rest, source, ranks, length);
+      });
+  for (int range = 0; range < targets.ranges && status == cudaSuccess; ++range) {
+    if (squares[range].sum == nullptr) continue;
+    std::size_t const done = whole.count[range];
+    T const* const results = targets.of<T>(static_cast<unsigned>(range));
+    status = try_add_squares(queue,
+                             squares[range].sum,
+                             results + targets.first[range] + done,
+                             squares[range].count - done);
+  }
+  return status;
 }
 
 }  // namespace detail
 
-/// Enqueues targets[.][i] = source(0)[i] + source(1)[i] + ... in this order, for i in
-/// [first, first + count): added in `accumulate` and rounded to `dtype` once, with the bits of
-/// kernel::sum_ranks, but for which NaN a sum is. A target may be one of the sources, with the same
-/// first element. For callers that have made the queue's device current; never throws.
+/// Enqueues, for i in [first, first + count) of each range of targets,
+/// targets[.][i] = source(0)[i] + source(1)[i] + ... in this order: added in `accumulate` and
+/// rounded to `dtype` once, with the bits of kernel::sum_ranks, but for which NaN a sum is. A
+/// target may be one of the sources, with the same first element. For callers that have made the
+/// queue's device current; never throws.
 /// @par Shapes  every buffer [first + count] at least; `source` a BufferList or BufferBlocks
-/// @par Cost    reads ranks * count elements and writes count to each target, in accesses of 16
+/// @par Cost    one launch for all ranges that begin alike in a vector, as those of an optimizer
+/// do.
+///   Reads ranks * count elements and writes count to each target of a range, in accesses of 16
 ///   bytes where most buffers are aligned; element by element only to those of a list that are not
 ///   aligned there, but to all if blocks and targets are not aligned together. Squares take a pass
 ///   of their own only of doubles, of what is no whole block, and where buffers are not aligned to
 ///   16 bytes
-/// @param squares  where to add those of the results, with one target
+/// @param squares  of each range, which then has one target: where to add those of the results;
+///                 null: nobody asks
 /// @return cudaErrorInvalidValue for a pair of types that kernel::sum_function has no kernel for
 template <class Source>
 [[nodiscard]] cudaError_t try_sum_ranks(Queue const& queue,
@@ -193,16 +290,15 @@ template <class Source>
                                         SumTargets const& targets,
                                         Source const& source,
                                         int ranks,
-                                        std::size_t first,
                                         std::size_t count,
-                                        SumSquares const& squares = {}) {
+                                        SumSquares const* squares = nullptr) {
   auto const sum = [&]<class T, class Acc>(T, Acc) {
     if constexpr (kernel::has_squares(dtype_of<T>)) {
-      if (squares.sum != nullptr) {
-        return detail::sum_and_square<T, Acc>(queue, targets, source, ranks, first, count, squares);
+      if (squares != nullptr) {
+        return detail::sum_and_square<T, Acc>(queue, targets, source, ranks, count, squares);
       }
     }
-    return detail::sum_typed<T, Acc>(queue, targets, source, ranks, first, count);
+    return detail::sum_typed<T, Acc>(queue, targets, source, ranks, count);
   };
   bool const wide = accumulate == DType::f64;
   if (dtype == DType::f32 && wide) return sum(float{}, double{});
@@ -236,10 +332,10 @@ template <class Source>
   SumTargets targets;
   targets.at[0] = &nowhere;
   for (auto const& [dtype, accumulate] : pairs) {
-    for (ExactSum* const squares : {static_cast<ExactSum*>(nullptr), &nowhere}) {
-      SumSquares const wanted{squares, count};
+    SumSquares const squares{&nowhere, count};
+    for (SumSquares const* const wanted : {static_cast<SumSquares const*>(nullptr), &squares}) {
       cudaError_t const status =
-          try_sum_ranks(queue, dtype, accumulate, targets, source, 0, 0, count, wanted);
+          try_sum_ranks(queue, dtype, accumulate, targets, source, 0, count, wanted);
       if (status != cudaSuccess) return status;
     }
   }

@@ -46,20 +46,33 @@ struct UpdateInput {
     }
   }
 
+  __device__ void store(UpdateArrays<M, P, G, S, K> const& arrays,
+                        std::size_t at,
+                        UpdateOrder aligned,
+                        Vector<P, width> const& published) const {
+    device::store<width>(arrays.master, at, aligned.master(K), master);
+    for (std::size_t k = 0; k != K; ++k) {
+      device::store<width>(arrays.state[k], at, aligned.state(k), state[k]);
+    }
+    if constexpr (!std::same_as<M, P>) {
+      if (arrays.parameter != nullptr) {
+        device::store<width>(arrays.parameter, at, aligned.parameter(K), published);
+      }
+    }
+  }
+
   Vector<M, width> master;
   Vector<G, width> gradient;
   Vector<S, width> state[states];
 };
 
-/// Updates elements [at, at + width), which `input` was loaded from.
+/// Updates what `input` was loaded from, but for the parameters, which are returned.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
-__device__ inline void update_vector(R const& rule,
-                                     BasicStepScalars<kernel::RealOf<M, G, S>> const& scalars,
-                                     kernel::RealOf<M, G, S> gradient_scale,
-                                     UpdateArrays<M, P, G, S, K> const& arrays,
-                                     std::size_t at,
-                                     UpdateOrder aligned,
-                                     UpdateInput<width, M, P, G, S, K>& input) {
+inline __device__ Vector<P, width> update_vector(
+    R const& rule,
+    BasicStepScalars<kernel::RealOf<M, G, S>> const& scalars,
+    kernel::RealOf<M, G, S> gradient_scale,
+    UpdateInput<width, M, P, G, S, K>& input) {
   constexpr std::size_t states = UpdateInput<width, M, P, G, S, K>::states;
   Vector<P, width> published{};
 #pragma unroll
@@ -75,49 +88,63 @@ __device__ inline void update_vector(R const& rule,
                    element);
     for (std::size_t k = 0; k < states; ++k) input.state[k].values[j] = element[k];
   }
-  store<width>(arrays.master, at, aligned.master(K), input.master);
-  for (std::size_t k = 0; k != K; ++k) {
-    store<width>(arrays.state[k], at, aligned.state(k), input.state[k]);
-  }
-  if constexpr (!std::same_as<M, P>) {
-    if (arrays.parameter != nullptr) {
-      store<width>(arrays.parameter, at, aligned.parameter(K), published);
-    }
-  }
+  return published;
 }
 
-/// Not a cub::DeviceTransform: that stores through a zip of arrays in 4 bytes, reads the scalars
-/// for every element, and makes a whole pass of a step that is skipped. The rule's scalars take
-/// double precision and divisions: they were computed when the step was decided.
+/// Vectors of each array that a thread updates, all of which it asks for at once.
+inline constexpr unsigned update_vectors = 2;
+/// And those that a block does.
+inline constexpr unsigned update_tile = update_vectors * block_threads;
+
+/// Not a cub::DeviceTransform: that stores through a zip of arrays in 4 bytes, and reads the
+/// scalars for every element. The rule's scalars take double precision and divisions: they were
+/// computed when the step was decided.
+///
+/// A block updates `update_vectors` times as many neighbouring vectors as it has threads, and ends.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 ZERO_KERNEL update(R const rule,
-                   StepTerms const* terms,
-                   BasicStepScalars<kernel::RealOf<M, G, S>> const* computed,
+                   StepTerms const* __restrict__ terms,
+                   BasicStepScalars<kernel::RealOf<M, G, S>> const* __restrict__ computed,
                    UpdateArrays<M, P, G, S, K> const arrays,
                    Cut const cut) {
-  std::size_t const thread = grid_thread();
-  std::size_t const threads = grid_threads();
-  UpdateOrder const aligned{cut.apart};
-  // The first elements are on their way while the terms are.
-  UpdateInput<width, M, P, G, S, K> input{};
-  if (thread < cut.vectors) input.load(arrays, cut.head + thread * width, aligned);
+  std::size_t const tile = static_cast<std::size_t>(blockIdx.x) * update_tile;
+  // In two ways, so that the usual one need not tell arrays apart.
+  auto const with_order = [&](auto const& body) {
+    if (cut.apart == 0) {
+      body(UpdateOrder{0});
+    } else {
+      body(UpdateOrder{cut.apart});
+    }
+  };
+  auto const vector = [&](unsigned v) { return tile + v * block_threads + threadIdx.x; };
+  // The elements are on their way while the terms are.
+  UpdateInput<width, M, P, G, S, K> inputs[update_vectors];
+  with_order([&](UpdateOrder aligned) {
+#pragma unroll
+    for (unsigned v = 0; v < update_vectors; ++v) {
+      if (vector(v) < cut.vectors) inputs[v].load(arrays, cut.head + vector(v) * width, aligned);
+    }
+  });
   // Or the compiler would ask for the terms before, and wait for them.
   __syncwarp();
   auto const gradient_scale = static_cast<kernel::RealOf<M, G, S>>(terms->gradient_scale);
   BasicStepScalars<kernel::RealOf<M, G, S>> const scalars = *computed;
   if (terms->skipped != 0) return;
 
-  for (std::size_t i = thread; i < cut.vectors;) {
-    update_vector(rule, scalars, gradient_scale, arrays, cut.head + i * width, aligned, input);
-    i += threads;
-    if (i < cut.vectors) input.load(arrays, cut.head + i * width, aligned);
+#pragma unroll
+  for (unsigned v = 0; v < update_vectors; ++v) {
+    if (vector(v) >= cut.vectors) break;
+    std::size_t const at = cut.head + vector(v) * width;
+    auto const published = update_vector(rule, scalars, gradient_scale, inputs[v]);
+    with_order([&](UpdateOrder aligned) { inputs[v].store(arrays, at, aligned, published); });
   }
+  // Fewer than there are threads in the first block.
   std::size_t const inside = cut.vectors * width;
-  for (std::size_t i = thread; i < arrays.count - inside; i += threads) {
+  if (std::size_t const i = grid_thread(); i < arrays.count - inside) {
     std::size_t const at = i < cut.head ? i : i + inside;
     UpdateInput<1, M, P, G, S, K> single{};
     single.load(arrays, at, {});
-    update_vector(rule, scalars, gradient_scale, arrays, at, {}, single);
+    single.store(arrays, at, {}, update_vector(rule, scalars, gradient_scale, single));
   }
 }
 
@@ -134,7 +161,8 @@ ZERO_KERNEL update(R const rule,
 /// flushes subnormal numbers to zero, here and in the norm. Which NaN an element becomes is the
 /// device's own.
 /// @par Cost  one pass, in accesses of 16 bytes to the widest arrays; element by element only to
-///            those that are not aligned where the first state is
+///            those that are not aligned where the first state is. A step that is skipped reads
+///            everything, since that is under way before the device knows, and writes nothing
 template <Rule R, class M, class P, class G, class S, std::size_t K>
 void update(Queue const& queue,
             R const& rule,
@@ -152,9 +180,10 @@ void update(Queue const& queue,
   for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
   cutter.meet(arrays.master).meet(arrays.parameter).meet(arrays.gradient);
   Cut const cut = cutter.cut(arrays.count);
-  std::size_t const items = cut.vectors != 0 ? cut.vectors : arrays.count;
-  launch_over<kernels::update<width, R, M, P, G, S, K>>(
-      queue, "update", items, rule, terms, scalars, arrays, cut);
+  QueueScope const scope(queue);
+  check(try_launch_tiles<kernels::update<width, R, M, P, G, S, K>>(
+            queue, 1, cut.vectors, kernels::update_tile, rule, terms, scalars, arrays, cut),
+        "update");
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

@@ -6,6 +6,8 @@
 #include "zero/base/dtype.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/device/real.hpp"
+#include "zero/device/vector.hpp"
+#include "zero/kernel/reduce.hpp"
 #include "zero/kernel/update.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adam.hpp"
@@ -120,6 +122,61 @@ TEST_CASE("a Real rounds every operation once, and a multiply-add once") {
   float const x = 1.f + 0x1p-12f;
   CHECK(static_cast<float>(Real(x) * x - (1.f + 0x1p-11f)) == 0.f);
   CHECK(static_cast<float>(Real::mul_add(x, x, -(1.f + 0x1p-11f))) == 0x1p-24f);
+}
+
+template <class T, class Acc, int Abreast>
+void check_sums() {
+  constexpr std::size_t width = 4;
+  constexpr std::size_t vectors = 3;
+  constexpr std::size_t elements = width * vectors;
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    CAPTURE(ranks);
+    std::vector<std::vector<T>> all;
+    std::vector<T const*> inputs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<T> own;
+      for (std::size_t i = 0; i < elements; ++i) {
+        auto const number = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 31);
+        own.push_back(static_cast<T>(std::is_integral_v<T> ? number - 15 : (number - 15) / 3));
+      }
+      // Nothing but -0, -0 before 0, and a number that nothing changes.
+      own[0] = static_cast<T>(-0.f);
+      own[1] = static_cast<T>(rank == 0 ? -0.f : 0.f);
+      own[2] = static_cast<T>(rank == 0 ? 3.f : -0.f);
+      all.push_back(std::move(own));
+    }
+    for (auto const& own : all) inputs.push_back(own.data());
+    std::vector<T> expected(elements);
+    zero::kernel::sum_ranks<T, Acc>(expected.data(), inputs.data(), ranks, elements);
+    device::Vector<T, width> results[vectors];
+    int asked = 0;
+    device::sum_vectors<Acc, Abreast>(
+        [&](int rank, std::size_t k) {
+          REQUIRE(rank < ranks);
+          ++asked;
+          device::Vector<T, width> vector;
+          std::copy_n(inputs[static_cast<std::size_t>(rank)] + k * width, width, vector.values);
+          return vector;
+        },
+        ranks,
+        results);
+    CHECK(asked == ranks * static_cast<int>(vectors));
+    for (std::size_t i = 0; i < elements; ++i) {
+      CHECK(std::memcmp(&results[i / width].values[i % width], &expected[i], sizeof(T)) == 0);
+    }
+  }
+}
+
+TEST_CASE("sums over ranks have the bits of the host, also of -0, however many are asked at once") {
+  check_sums<float, float, 4>();
+  check_sums<float, float, 1>();
+  check_sums<float, double, 4>();
+  check_sums<double, double, 4>();
+  check_sums<zero::bf16, float, 4>();
+  check_sums<zero::bf16, float, 1>();
+  check_sums<zero::fp16, float, 4>();
+  check_sums<std::int32_t, std::int32_t, 4>();
+  check_sums<std::int64_t, std::int64_t, 4>();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "zero/concepts/space.hpp"
 #include "zero/device/turns.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <memory>
@@ -18,24 +19,29 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// One sum over ranks, as a runtime is asked for it: elements [first, first + count) of all
-/// sources, in rank order, to the same elements of all targets. A target may be one of the sources.
+/// Sums over ranks, as a runtime is asked for them: some ranges of `count` elements of all sources,
+/// in rank order, each to the same elements of targets of its own. A target may be one of the
+/// sources.
 struct DeviceSum {
   DType dtype = DType::f32;
   DType accumulate = DType::f32;
-  void* const* targets = nullptr;
+  void* const* targets = nullptr;  ///< `target_count` for each range
   int target_count = 1;
   void const* const* sources = nullptr;
   int source_count = 1;
-  std::size_t first = 0;
+  std::size_t const* first = nullptr;  ///< of each range: its first element
+  int range_count = 1;
   std::size_t count = 0;
-  SumSquares squares{};
+  SumSquares const* squares = nullptr;  ///< of each range; null: nobody asks
 };
 
-/// One rank's part of a gather, as a runtime is asked for it: `bytes` bytes of each source, to one
-/// after the other at the target. A source may be where it belongs already. Begins at `first`.
+/// One device's part of a gather, as a runtime is asked for it: `bytes` bytes of each source,
+/// behind what a target skips, to one after the other at each target. A source may be where it
+/// belongs already. Begins at `first`.
 struct DeviceGather {
-  void* target = nullptr;
+  void* const* targets = nullptr;
+  std::size_t const* skip = nullptr;  ///< of each target, in bytes
+  int target_count = 1;
   void const* const* sources = nullptr;
   int source_count = 1;
   int first = 0;
@@ -45,7 +51,7 @@ struct DeviceGather {
 /// What the ranks of a group over devices need of a runtime. Streams are queues of work in order;
 /// an event notes how far one is, and another can wait for that. `load` gets all ready that `sum`
 /// and `gather` take. All but `open`, `create`, `connect` and `load` only enqueue, and none throws:
-/// what is returned is null, or what went wrong.
+/// what is returned is null, or what went wrong. `together` says whether two ranks share a device.
 ///
 /// A space stands for a rank's device and for its trainer's stream. `taking` gives one whose calls,
 /// and those of this API on it, take turns.
@@ -62,6 +68,7 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
              DeviceGather const& gather) {
   { A::max_ranks } -> std::convertible_to<int>;
   { api.taking(space, std::shared_ptr<device::Turns>()) } -> std::same_as<typename A::Space>;
+  { api.together(space, space) } -> std::same_as<bool>;
   { api.connect(space, space) } -> std::same_as<char const*>;
   { api.stream(space) } -> std::same_as<typename A::Stream>;
   { api.open(space, stream) } -> std::same_as<char const*>;
@@ -78,13 +85,13 @@ concept DeviceApi = std::copy_constructible<A> && MemorySpace<typename A::Space>
 
 /// The queues and events of one group.
 ///
-/// Every rank has a stream of its own for transfers beside its trainer's. A collective begins where
-/// all trainers' streams have been when they posted it, and each rank's device does the share of
-/// that rank; `finished` is when all shares are done, which is when a buffer of any rank may be
-/// written again, since peers read it. A group of one needs none of this: its work is in the
-/// trainer's stream itself.
-/// @par Cost  of a collective of N ranks: 5 N events recorded or waited for, and one sum, gather or
-///            copy per rank
+/// Every device has a stream for transfers beside those of its ranks' trainers. A collective begins
+/// where all trainers' streams have been when they posted it. Each device does the shares of its
+/// ranks, all of them at once; `finished` is when all shares are done, which is when a buffer of
+/// any rank may be written again, since peers read it. A group of one needs none of this: its work
+/// is in the trainer's stream itself.
+/// @par Cost  of a collective of N ranks on one device: 3 N + 1 events recorded or waited for, and
+///            one sum or gather; of D devices: 3 (D - 1) + 1 events more, and D sums or gathers
 template <DeviceApi Api>
 class DeviceEngine {
  public:
@@ -95,33 +102,39 @@ class DeviceEngine {
   /// @param turns  of the whole family of groups
   DeviceEngine(Api api, std::vector<Space> const& spaces, std::shared_ptr<device::Turns> turns)
       : api_(std::move(api)), turns_(std::move(turns)) {
-    for (Space const& space : spaces) {
-      spaces_.push_back(spaces.size() == 1 ? space : api_.taking(space, turns_));
+    for (std::size_t rank = 0; rank < spaces.size(); ++rank) {
+      spaces_.push_back(spaces.size() == 1 ? spaces[rank] : api_.taking(spaces[rank], turns_));
+      auto const shared = std::find_if(sites_.begin(), sites_.end(), [&](Site const& site) {
+        return api_.together(spaces[site.ranks.front()], spaces[rank]);
+      });
+      (shared == sites_.end() ? sites_.emplace_back() : *shared).ranks.push_back(rank);
     }
+    targets_.resize(spaces.size());
+    places_.resize(spaces.size());
+    squares_.resize(spaces.size());
   }
   DeviceEngine(DeviceEngine&&) noexcept = default;
   DeviceEngine& operator=(DeviceEngine&&) = delete;
   // What is still enqueued stays valid: runtimes let go of streams and events once they are idle.
   ~DeviceEngine() {
     for (Event& event : events_) api_.destroy(event);
-    for (Stream& stream : streams_) api_.close(stream);
+    for (Site& site : sites_) {
+      if (site.opened) api_.close(site.stream);
+    }
   }
 
   /// Obtains streams and events for `slots` collectives under way. Once.
   [[nodiscard]] char const* open(std::size_t slots) {
     if (spaces_.size() == 1) return nullptr;
     std::size_t const ranks = spaces_.size();
-    streams_.reserve(ranks);
-    sources_.resize(ranks);
     events_.reserve((slots + 1) * (ranks + 1));
-    for (Space const& space : spaces_) {
-      Stream stream{};
-      if (char const* const problem = api_.open(space, stream)) return problem;
-      streams_.push_back(stream);
+    for (Site& site : sites_) {
+      if (char const* const problem = api_.open(space_of(site), site.stream)) return problem;
+      site.opened = true;
     }
     for (std::size_t row = 0; row <= slots; ++row) {
       for (std::size_t rank = 0; rank <= ranks; ++rank) {
-        // The last of a row is recorded in the first rank's stream.
+        // The last of a row is recorded in the first device's stream.
         Event event{};
         char const* const problem = api_.create(spaces_[rank < ranks ? rank : 0], event);
         if (problem != nullptr) return problem;
@@ -158,9 +171,9 @@ class DeviceEngine {
   void settle(int rank) noexcept {
     auto const at = static_cast<std::size_t>(rank);
     Stream own = api_.stream(spaces_[at]);
-    for (std::size_t peer = 0; peer < streams_.size(); ++peer) {
-      if (api_.record(spaces_[peer], streams_[peer], done(peer)) != nullptr) continue;
-      static_cast<void>(api_.wait(spaces_[at], own, done(peer)));
+    for (Site& site : sites_) {
+      if (!site.opened || record(site, done(site)) != nullptr) continue;
+      static_cast<void>(api_.wait(spaces_[at], own, done(site)));
     }
   }
 
@@ -173,115 +186,131 @@ class DeviceEngine {
                                 SumSquares const* squares) {
     if (op.count == 0) return nullptr;
     // The first collective is an optimizer's agreement: none of a step that may be captured.
-    for (; loaded_ < spaces_.size(); ++loaded_) {
-      if (char const* const problem = api_.load(spaces_[loaded_])) return problem;
+    for (; loaded_ < sites_.size(); ++loaded_) {
+      if (char const* const problem = api_.load(space_of(sites_[loaded_]))) return problem;
     }
     if (spaces_.size() == 1) {
       Stream stream = api_.stream(spaces_[0]);
       if (squares[0].sum != nullptr) {
-        return api_.sum(spaces_[0], stream, sum_of(op, recv, send, 0, op.count, squares[0]));
+        DeviceSum sum = sum_of(op, recv, send, op.count);
+        sum.squares = squares;
+        return api_.sum(spaces_[0], stream, sum);
       }
       if (send[0] == recv[0]) return nullptr;
       return api_.copy(spaces_[0], stream, recv[0], send[0], op.block_bytes());
     }
-    std::size_t const ranks = spaces_.size();
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (char const* const problem = wait(0, event(slot + 1, rank))) return problem;
+    Site& first = sites_.front();
+    for (std::size_t rank = 0; rank < spaces_.size(); ++rank) {
+      if (char const* const problem = wait(first, event(slot + 1, rank))) return problem;
     }
-    if (char const* const problem = record(0, gate())) return problem;
-    for (std::size_t rank = 1; rank < ranks; ++rank) {
-      if (char const* const problem = wait(rank, gate())) return problem;
+    if (sites_.size() > 1) {
+      if (char const* const problem = record(first, gate())) return problem;
     }
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (char const* const problem = share(rank, op, send, recv, squares[rank])) return problem;
+    for (std::size_t site = 1; site < sites_.size(); ++site) {
+      if (char const* const problem = wait(sites_[site], gate())) return problem;
     }
-    for (std::size_t rank = 1; rank < ranks; ++rank) {
-      if (char const* const problem = record(rank, done(rank))) return problem;
-      if (char const* const problem = wait(0, done(rank))) return problem;
+    for (std::size_t site = 0; site < sites_.size(); ++site) {
+      if (char const* const problem = share(site, op, send, recv, squares)) return problem;
     }
-    return record(0, finished(slot));
+    for (std::size_t site = 1; site < sites_.size(); ++site) {
+      if (char const* const problem = record(sites_[site], done(sites_[site]))) return problem;
+      if (char const* const problem = wait(first, done(sites_[site]))) return problem;
+    }
+    return record(first, finished(slot));
   }
 
  private:
-  /// Enqueues what one rank's device does for a collective.
-  [[nodiscard]] char const* share(std::size_t rank,
+  /// A device, and the ranks on it.
+  struct Site {
+    std::vector<std::size_t> ranks{};
+    Stream stream{};
+    bool opened = false;
+  };
+
+  /// Enqueues what one device does for a collective.
+  [[nodiscard]] char const* share(std::size_t number,
                                   Collective const& op,
                                   void const* const* send,
                                   void* const* recv,
-                                  SumSquares const& squares) {
-    auto const size = static_cast<int>(spaces_.size());
-    auto const self = static_cast<int>(rank);
+                                  SumSquares const* squares) {
+    Site& site = sites_[number];
     std::size_t const bytes = op.block_bytes();
     switch (op.op) {
       case Op::reduce_scatter: {
-        // Sources and targets are counted from the same element.
-        std::size_t const first = rank * op.count;
-        void* const target = offset_back(recv[rank], rank * bytes);
-        return sum(rank, sum_of(op, &target, send, first, op.count, squares));
+        DeviceSum sum = sum_of(op, targets_.data(), send, op.count);
+        sum.range_count = static_cast<int>(site.ranks.size());
+        for (std::size_t i = 0; i < site.ranks.size(); ++i) {
+          std::size_t const rank = site.ranks[i];
+          // Sources and targets are counted from the same element.
+          targets_[i] = offset_back(recv[rank], rank * bytes);
+          places_[i] = rank * op.count;
+          squares_[i] = squares[rank];
+          if (squares[rank].sum != nullptr) sum.squares = squares_.data();
+        }
+        return api_.sum(space_of(site), site.stream, sum);
       }
       case Op::all_reduce: {
-        // Each rank's share for all of them: in place, a buffer is read before it is written, since
+        // Each device's share for all ranks: in place, a buffer is read before it is written, since
         // nobody else reads or writes that share.
-        std::size_t const length = share_length(op.count, self, size);
-        std::size_t const first = share_begin(op.count, self, size);
-        DeviceSum everywhere = sum_of(op, recv, send, first, length, {});
-        everywhere.target_count = size;
-        return sum(rank, everywhere);
+        auto const self = static_cast<int>(number);
+        auto const all = static_cast<int>(sites_.size());
+        places_[0] = share_begin(op.count, self, all);
+        DeviceSum sum = sum_of(op, recv, send, share_length(op.count, self, all));
+        sum.target_count = sum.source_count;
+        return sum.count == 0 ? nullptr : api_.sum(space_of(site), site.stream, sum);
       }
-      case Op::all_gather: {
-        return gather(rank, recv[rank], send, bytes);
-      }
+      case Op::all_gather:
       case Op::all_to_all: {
-        for (std::size_t peer = 0; peer < spaces_.size(); ++peer) {
-          sources_[peer] = offset(send[peer], rank * bytes);
-        }
-        return gather(rank, recv[rank], sources_.data(), bytes);
+        std::size_t const stride = op.op == Op::all_to_all ? bytes : 0;
+        return gather(site, recv, send, static_cast<int>(spaces_.size()), bytes, stride);
       }
-      case Op::broadcast: return copy(rank, recv[rank], send[op.root], bytes);
+      case Op::broadcast: return gather(site, recv, send + op.root, 1, bytes, 0);
     }
     return "no such operation";
   }
 
-  [[nodiscard]] char const* copy(std::size_t rank, void* to, void const* from, std::size_t bytes) {
-    if (to == from) return nullptr;
-    return api_.copy(spaces_[rank], streams_[rank], to, from, bytes);
-  }
-  [[nodiscard]] char const* gather(std::size_t rank,
-                                   void* target,
+  /// To the ranks of one device, of which rank r skips r * stride bytes of each source.
+  [[nodiscard]] char const* gather(Site& site,
+                                   void* const* recv,
                                    void const* const* sources,
-                                   std::size_t bytes) {
-    // Ranks begin with themselves, so that not all of them read the same memory at once.
-    DeviceGather const gather{.target = target,
+                                   int source_count,
+                                   std::size_t bytes,
+                                   std::size_t stride) {
+    for (std::size_t i = 0; i < site.ranks.size(); ++i) {
+      targets_[i] = recv[site.ranks[i]];
+      places_[i] = site.ranks[i] * stride;
+    }
+    // Devices begin with their own rank, so that not all of them read the same memory at once.
+    DeviceGather const gather{.targets = targets_.data(),
+                              .skip = places_.data(),
+                              .target_count = static_cast<int>(site.ranks.size()),
                               .sources = sources,
-                              .source_count = static_cast<int>(spaces_.size()),
-                              .first = static_cast<int>(rank),
+                              .source_count = source_count,
+                              .first = static_cast<int>(site.ranks.front()) % source_count,
                               .bytes = bytes};
-    return api_.gather(spaces_[rank], streams_[rank], gather);
+    return api_.gather(space_of(site), site.stream, gather);
   }
-  /// All ranks' elements from `first` on, to one target.
+  /// Elements of all ranks, from places_ on.
   [[nodiscard]] DeviceSum sum_of(Collective const& op,
-                                 void* const* target,
+                                 void* const* targets,
                                  void const* const* sources,
-                                 std::size_t first,
-                                 std::size_t count,
-                                 SumSquares const& squares) const noexcept {
+                                 std::size_t count) const noexcept {
     return {.dtype = op.dtype,
             .accumulate = op.accumulate,
-            .targets = target,
+            .targets = targets,
             .sources = sources,
             .source_count = static_cast<int>(spaces_.size()),
-            .first = first,
-            .count = count,
-            .squares = squares};
+            .first = places_.data(),
+            .count = count};
   }
-  [[nodiscard]] char const* sum(std::size_t rank, DeviceSum const& sum) {
-    return sum.count == 0 ? nullptr : api_.sum(spaces_[rank], streams_[rank], sum);
+  [[nodiscard]] Space const& space_of(Site const& site) const noexcept {
+    return spaces_[site.ranks.front()];
   }
-  [[nodiscard]] char const* wait(std::size_t rank, Event& event) {
-    return api_.wait(spaces_[rank], streams_[rank], event);
+  [[nodiscard]] char const* wait(Site& site, Event& event) {
+    return api_.wait(space_of(site), site.stream, event);
   }
-  [[nodiscard]] char const* record(std::size_t rank, Event& event) {
-    return api_.record(spaces_[rank], streams_[rank], event);
+  [[nodiscard]] char const* record(Site& site, Event& event) {
+    return api_.record(space_of(site), site.stream, event);
   }
 
   [[nodiscard]] static void* offset_back(void* buffer, std::size_t bytes) noexcept {
@@ -292,7 +321,7 @@ class DeviceEngine {
   [[nodiscard]] Event& event(std::size_t row, std::size_t column) noexcept {
     return events_[row * (spaces_.size() + 1) + column];
   }
-  [[nodiscard]] Event& done(std::size_t rank) noexcept { return event(0, rank); }
+  [[nodiscard]] Event& done(Site const& site) noexcept { return event(0, site.ranks.front()); }
   [[nodiscard]] Event& gate() noexcept { return event(0, spaces_.size()); }
   [[nodiscard]] Event& finished(std::size_t slot) noexcept {
     return event(slot + 1, spaces_.size());
@@ -301,9 +330,12 @@ class DeviceEngine {
   Api api_;
   std::shared_ptr<device::Turns> turns_;
   std::vector<Space> spaces_;  ///< by rank
-  std::size_t loaded_ = 0;     ///< ranks whose device has what collectives take
-  std::vector<Stream> streams_;
-  std::vector<void const*> sources_;  ///< of one rank's all-to-all, while it is enqueued
+  std::vector<Site> sites_;    ///< by device, in the order of their first ranks
+  std::size_t loaded_ = 0;     ///< devices that have what collectives take
+  // Of one device's share, while it is enqueued.
+  std::vector<void*> targets_;
+  std::vector<std::size_t> places_;
+  std::vector<SumSquares> squares_;
   std::vector<Event> events_;
 };
 

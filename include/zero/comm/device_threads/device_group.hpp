@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,15 +28,16 @@ namespace zero::inline ZERO_NAMESPACE {
 /// One rank of a group of threads that work on device memory; every thread holds a handle of its
 /// own. `InProcessCuda` is this over the CUDA runtime.
 ///
-/// Peers' buffers are read where they are: a gather or a sum is one kernel per rank that reads all
-/// ranks' buffers, and a sum adds in rank order, so that results are bit-identical to those of
+/// Peers' buffers are read where they are: a gather or a sum is one kernel per device that reads
+/// all ranks' buffers, and a sum adds in rank order, so that results are bit-identical to those of
 /// InProcess, but for which NaN a sum is. Transfers have streams of their own and overlap what the
 /// trainer enqueues between `start` and `wait`. No kernel ever waits for another.
 ///
 /// `start` and `wait` enqueue: a thread blocks in `wait` until its peers' threads have started the
 /// collective, and never for a device. The result is there, and `send` may be written again, for
 /// what is enqueued on the rank's stream from then on. The calls that start a collective are made
-/// by the last rank to arrive, for all of them.
+/// by the last rank to arrive, for all of them. Where ranks do not outnumber the processors, a
+/// thread that blocks looks for its peers for 20 µs before it sleeps.
 ///
 /// Steps can be captured in a CUDA graph. A group of one enqueues on the trainer's stream only. In
 /// a larger group the streams of all ranks are captured together: one begins, the others join it by
@@ -97,6 +99,7 @@ class DeviceGroup {
     }
     auto family = std::make_shared<typename Meeting::Family>();
     family->deadline = std::chrono::duration<double>(options.deadline_s);
+    family->looks = static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency();
     Engine engine(std::move(api), spaces, std::make_shared<device::Turns>());
     if (char const* const problem = engine.open(detail::ring_slots)) {
       fail(ErrorKind::resource, problem);

@@ -41,7 +41,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
 
   /// Posts this rank's part of its next collective and returns the collective's number.
   std::uint64_t post(int rank, Collective const& op) {
-    Lock lock(this->family_->mutex);
+    Lock lock = this->take();
     this->throw_if_failed(lock, rank, op);
     std::uint64_t const sequence = this->posted_by(rank);
     if (sequence >= ring_slots) finish(lock, rank, sequence - ring_slots, op);
@@ -53,7 +53,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
       problem = engine_.run(
           this->number(slot), slot.op, this->sent(slot), this->received(slot), this->squares(slot));
       slot.done = problem == nullptr;
-      if (slot.done) this->changed_.notify_all();
+      if (slot.done) this->notify();
     }
     if (problem != nullptr) this->record_thrown(rank, problem);
     this->throw_if_failed(lock, rank, op);
@@ -63,7 +63,7 @@ class DeviceMeeting : public Meeting<DeviceMeeting<Engine>, MeetingSlot> {
   /// Blocks until all ranks have posted a collective that this rank has, then lets this rank's
   /// queue wait for it.
   void wait(int rank, std::uint64_t sequence) {
-    Lock lock(this->family_->mutex);
+    Lock lock = this->take();
     MeetingSlot& slot = this->slot_of(sequence);
     Collective const op = slot.op;
     // What is enqueued has its result, whatever went wrong since: ranks that draw the same

@@ -52,8 +52,9 @@ double exchange(unsigned mask, double value, unsigned distance, unsigned width);
 }  // namespace emulated
 
 inline void __syncthreads() { emulated::synchronize_block(); }
-/// Nothing is exchanged here but by `__shfl_xor_sync`.
-inline void __syncwarp() {}
+inline void __syncwarp(unsigned mask = ~0u) {
+  static_cast<void>(emulated::exchange(mask, 0., 1, 32));
+}
 
 inline double __shfl_xor_sync(unsigned mask, double value, int distance, int width = 32) {
   return emulated::exchange(
