@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +48,17 @@ inline std::size_t size_option(int argc, char** argv, char const* what, std::siz
   if (argc == 2 && *end == '\0' && value > 0) return static_cast<std::size_t>(value);
   std::printf("usage: %s [%s = %zu]\n", argv[0], what, usual);
   std::exit(std::string_view(argv[1]) == "--help" ? 0 : 2);
+}
+
+[[nodiscard]] inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// On the host's clock, which only goes forward.
+[[nodiscard]] inline double host_seconds() {
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
 }
 
 /// A pair of events around work in a stream.

@@ -1,5 +1,9 @@
 /// @file
 /// Whole steps under each stage, and the time in them that a rank's stream waits for others.
+///
+/// Figures are medians: one step in which a thread of the host was held up would double the mean of
+/// ten. Beside them stand the longest step, and how long the host took to enqueue one: where that
+/// is as long as the step, the device has waited for the host.
 #pragma once
 
 #include "devices.cuh"
@@ -7,6 +11,7 @@
 #include "zero/concepts/communicator.hpp"
 #include "zero/zero.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -57,25 +62,36 @@ class ExposedOnStream {
 
 /// How many units the model has, and how often a step is measured.
 inline constexpr std::size_t units = 8;
-inline constexpr int repeat = 10;
+inline constexpr int repeat = 31;
 
-/// Seconds of a step on the slowest rank's stream, the mean of several. Collective.
+/// Seconds of a step.
+struct StepTimes {
+  double median = 0;   ///< on the slowest rank's stream
+  double longest = 0;  ///< the longest of them
+  double host = 0;     ///< until the slowest rank's thread has enqueued one; a median as well
+};
+
+/// Measures a step on all ranks. Collective.
 /// @param step   enqueues one
 /// @param after  is called after each
 template <class Step, class After>
-[[nodiscard]] double seconds_of(
+[[nodiscard]] StepTimes times_of(
     int rank, cudaStream_t stream, Meeting& meeting, Step const& step, After const& after) {
   StreamClock clock(stream);
-  double seconds = 0;
+  std::vector<double> seconds;
+  std::vector<double> host;
   for (int i = 0; i < repeat; ++i) {
     meeting.meet();
+    double const begin = host_seconds();
     clock.start();
     step();
     clock.stop();
-    seconds += meeting.longest(rank, clock.seconds());
+    double const end = host_seconds();
+    seconds.push_back(meeting.longest(rank, clock.seconds()));
+    host.push_back(meeting.longest(rank, end - begin));
     after();
   }
-  return seconds / repeat;
+  return {median(seconds), *std::max_element(seconds.begin(), seconds.end()), median(host)};
 }
 
 /// A model of equal units, whose passes over gradients and parameters cost nothing: what is left is
@@ -108,21 +124,28 @@ void steps(char const* backend,
     }
     optimizer.enqueue_step();
   };
-  for (int i = 0; i < 3; ++i) step();
-  static_cast<void>(optimizer.report());
-  static_cast<void>(comm.take());
-  double exposed = 0;
-  double const seconds = seconds_of(inner.rank(), space.stream(), meeting, step, [&] {
-    exposed += meeting.longest(inner.rank(), comm.take()) / repeat;
+  for (int i = 0; i < 10; ++i) {  // until clocks, and what the first steps allocate, have settled
+    meeting.meet();
+    step();
+    static_cast<void>(optimizer.report());
+    static_cast<void>(comm.take());
+  }
+  std::vector<double> exposed;
+  StepTimes const times = times_of(inner.rank(), space.stream(), meeting, step, [&] {
+    exposed.push_back(meeting.longest(inner.rank(), comm.take()));
   });
   if (inner.rank() == 0) {
-    std::printf("%-22s %2d ranks  %-10s %9.3f ms a step, %9.3f ms exposed communication",
-                backend,
-                inner.size(),
-                std::string(Stage::name).c_str(),
-                1e3 * seconds,
-                1e3 * exposed);
-    if (floor > 0) std::printf(", %6.2f of the exchange", seconds / floor);
+    std::printf(
+        "%-22s %2d ranks  %-10s %9.3f ms a step (longest %.3f), %9.3f ms exposed communication, "
+        "%9.3f ms on the host",
+        backend,
+        inner.size(),
+        std::string(Stage::name).c_str(),
+        1e3 * times.median,
+        1e3 * times.longest,
+        1e3 * median(exposed),
+        1e3 * times.host);
+    if (floor > 0) std::printf(", %6.2f of the exchange", times.median / floor);
     std::printf("\n");
   }
 }

@@ -9,7 +9,11 @@
 // of a graph take turns on so many sets of buffers that the device's cache holds none of them when
 // its turn comes. Elements are random numbers, since blocks of zeros would save the norm its
 // atomics.
+//
+// With --variants, other ways to write the kernels whose first figures were slow are measured in
+// the same rounds, once their results have been compared with those of the library's, bit for bit.
 #include "devices.cuh"
+#include "variants.cuh"
 #include "zero/device/allocators.hpp"
 #include "zero/device/buffers.hpp"
 #include "zero/device/element.hpp"
@@ -32,22 +36,29 @@
 #include <thrust/tuple.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace {
 
+using bench::median;
 using zero::bf16;
 using zero::fp16;
 using zero::device::check;
 
-constexpr int rounds = 15;
+constexpr std::size_t rounds = 15;
+
+/// Elements that no cache has room for.
+constexpr std::size_t large = std::size_t{1} << 27;
 
 /// Random numbers in (-scale, scale), or in (0, scale).
 template <class T>
@@ -86,13 +97,30 @@ class Memory {
   }
 
   [[nodiscard]] Buffers set(std::size_t elements) {
-    return {.master = noise<float>(elements, 1.f),
-            .m = noise<float>(elements, 1e-3f),
-            .v = noise<float>(elements, 1e-6f, true),
-            .gradient = noise<float>(elements, 1e-2f),
-            .parameter = noise<bf16>(elements, 1.f),
-            .narrow_gradient = noise<bf16>(elements, 1e-2f),
-            .copy = noise<float>(elements, 1.f)};
+    Buffers const result{.master = take<float>(elements),
+                         .m = take<float>(elements),
+                         .v = take<float>(elements),
+                         .gradient = take<float>(elements),
+                         .parameter = take<bf16>(elements),
+                         .narrow_gradient = take<bf16>(elements),
+                         .copy = take<float>(elements)};
+    fill(result, elements);
+    return result;
+  }
+  /// The same numbers every time.
+  void fill(Buffers const& set, std::size_t elements) const {
+    std::uint64_t seed = 0;
+    auto const noise = [&]<class T>(T* to, float scale, bool positive = false) {
+      Noise<T> const numbers{++seed, scale, positive};
+      thrust::tabulate(thrust::cuda::par_nosync.on(stream_), to, to + elements, numbers);
+    };
+    noise(set.master, 1.f);
+    noise(set.m, 1e-3f);
+    noise(set.v, 1e-6f, true);
+    noise(set.gradient, 1e-2f);
+    noise(set.parameter, 1.f);
+    noise(set.narrow_gradient, 1e-2f);
+    noise(set.copy, 1.f);
   }
   template <class T>
   [[nodiscard]] T* take(std::size_t elements) {
@@ -103,14 +131,6 @@ class Memory {
   }
 
  private:
-  template <class T>
-  [[nodiscard]] T* noise(std::size_t elements, float scale, bool positive = false) {
-    T* const to = take<T>(elements);
-    Noise<T> const numbers{blocks_.size(), scale, positive};
-    thrust::tabulate(thrust::cuda::par_nosync.on(stream_), to, to + elements, numbers);
-    return to;
-  }
-
   cudaStream_t stream_;
   zero::device::MallocAllocator allocator_{0};
   std::vector<void*> blocks_;
@@ -183,14 +203,13 @@ struct Variant {
   char const* name;
   double bytes;  ///< read and written
   std::function<void(Buffers const&)> run;
+  char const* like = nullptr;  ///< the one of the library's that has the same results
   cudaGraphExec_t graph = nullptr;
   std::vector<double> rates = {};
-};
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+  /// Of one run in each round.
+  [[nodiscard]] double seconds(std::size_t round) const { return bytes / (1e9 * rates[round]); }
+};
 
 /// A graph of `runs` runs, in turn over all sets.
 cudaGraphExec_t captured(cudaStream_t stream,
@@ -312,16 +331,15 @@ std::vector<Variant> variants_of(Memory& memory,
     variants.push_back(
         {name, 5 * sizeof(T) * n, [=](In of) {
            zero::device::BufferList const ranks{.at = {of.master, of.m, of.v, of.gradient}};
-           zero::SumSquares const squares{square ? sum : nullptr, elements};
+           zero::SumSquares const squares{sum, elements};
            check(zero::device::try_sum_ranks(space.queue(),
                                              zero::dtype_of<T>,
                                              zero::DType::f32,
                                              {.at = {of.copy}},
                                              ranks,
                                              4,
-                                             0,
                                              elements,
-                                             squares),
+                                             square ? &squares : nullptr),
                  "try_sum_ranks");
          }});
   };
@@ -356,7 +374,151 @@ std::vector<Variant> variants_of(Memory& memory,
   return variants;
 }
 
-void measure(cudaStream_t stream, std::size_t elements) {
+/// The other ways, whose results are those of a variant above.
+void add_other_ways(std::vector<Variant>& variants,
+                    cudaStream_t stream,
+                    std::size_t elements,
+                    zero::StepTerms const* terms,
+                    zero::StepScalars const* in_space,
+                    zero::ExactSum* sum) {
+  namespace ways = bench::variants;
+  using In = Buffers const&;
+  auto const queue = zero::space::Cuda(0, stream).queue();
+  double const n = static_cast<double>(elements);
+  std::size_t const whole = elements / zero::block * zero::block;
+  auto const add = [&](char const* name, double bytes, char const* like, auto const& run) {
+    variants.push_back({name, bytes, [=](In of) { check(run(of), name); }, like});
+  };
+  auto const work_on = [=]<class P>(P, In of, std::size_t all) {
+    auto const arrays = arrays_of<P>(of, elements, 0, all);
+    return ways::Update<P>{{}, terms, in_space, arrays, ways::cut_at_vectors(arrays)};
+  };
+  auto const updates = [&]<class P>(P p, char const* like, auto const& names) {
+    add(names[0], 28 * n, like, [=](In of) {
+      return ways::try_update_resident(queue, work_on(p, of, 0));
+    });
+    add(names[1], 28 * n, like, [=](In of) {
+      return ways::try_update_tiles<1>(queue, work_on(p, of, 0));
+    });
+    add(names[2], 28 * n, like, [=](In of) {
+      return ways::try_update_tiles<4>(queue, work_on(p, of, 0));
+    });
+  };
+  updates(
+      float(),
+      "AdamW fp32, zero",
+      std::array{"AdamW fp32, resident grid", "AdamW fp32, tiles of 1", "AdamW fp32, tiles of 4"});
+  updates(
+      bf16(),
+      "AdamW bf16, zero",
+      std::array{"AdamW bf16, resident grid", "AdamW bf16, tiles of 1", "AdamW bf16, tiles of 4"});
+  // The few elements before and after the vectors are left out: no result to compare.
+  add("AdamW bf16, not aligned to lines", 28 * n, nullptr, [=](In of) {
+    return ways::try_update_tiles<zero::device::kernels::update_vectors>(queue,
+                                                                         work_on(bf16(), of, 1));
+  });
+  std::size_t const teams = whole / zero::block * zero::device::team;
+  std::size_t const warps = whole / zero::block * zero::device::warp_threads;
+  add("exact norm fp32, 64 bytes ahead", 4 * n, "exact norm fp32", [=](In of) {
+    return ways::try_full_blocks<ways::norm_by_teams<4, float>>(
+        queue, teams, sum, static_cast<float const*>(of.gradient), whole);
+  });
+  add("exact norm fp32, 128 bytes ahead", 4 * n, "exact norm fp32", [=](In of) {
+    return zero::device::try_launch_over<ways::norm_by_teams<8, float>>(
+        queue, teams, sum, static_cast<float const*>(of.gradient), whole);
+  });
+  add("exact norm fp32, by warps", 4 * n, "exact norm fp32", [=](In of) {
+    return ways::try_full_blocks<ways::norm_by_warps>(
+        queue, warps, sum, static_cast<float const*>(of.gradient), whole);
+  });
+  auto const at_once = [&]<class T>(T, char const* name, char const* like) {
+    add(name, 5 * sizeof(T) * n, like, [=](In of) {
+      zero::device::BufferList const ranks{.at = {of.master, of.m, of.v, of.gradient}};
+      return ways::try_full_blocks<ways::sum_and_square_at_once<T>>(
+          queue, teams, reinterpret_cast<T*>(of.copy), ranks, sum, whole);
+    });
+  };
+  at_once(float(), "sum and norm fp32, stored at once", "sum of 4 ranks and norm fp32");
+  at_once(bf16(), "sum and norm bf16, stored at once", "sum of 4 ranks and norm bf16");
+  add("sum and norm fp32, by warps", 20 * n, "sum of 4 ranks and norm fp32", [=](In of) {
+    ways::Sources const sources{{of.master, of.m, of.v, of.gradient}, of.copy};
+    return ways::try_full_blocks<ways::sum_and_square_by_warps>(queue, warps, sources, sum, whole);
+  });
+}
+
+/// All bits that a variant leaves in a set, and in the sum of squares.
+std::vector<std::uint64_t> result_of(Variant const& variant,
+                                     Memory const& memory,
+                                     zero::space::Cuda const& space,
+                                     Buffers const& set,
+                                     std::size_t elements,
+                                     zero::ExactSum* sum,
+                                     std::uint64_t* hash) {
+  memory.fill(set, elements);
+  space.zero(sum, sizeof(*sum));
+  space.zero(hash, sizeof(*hash));
+  variant.run(set);
+  std::uint64_t place = 0;
+  auto const add = [&](auto const* array) {
+    space.add_hash(hash, array, elements, place);
+    place += elements;
+  };
+  for (float* const array : {set.master, set.m, set.v, set.gradient, set.copy}) add(array);
+  for (bf16* const array : {set.parameter, set.narrow_gradient}) add(array);
+  std::vector<std::uint64_t> result(1);
+  space.download(result.data(), hash, sizeof(*hash));
+  zero::ExactSum squares;
+  space.download(&squares, sum, sizeof(squares));
+  for (std::int64_t const word : squares.words()) {
+    result.push_back(static_cast<std::uint64_t>(word));
+  }
+  return result;
+}
+
+/// Figures that were slow on the first GPU, and what they should be: prints a line for each.
+class Goals {
+ public:
+  Goals(std::vector<Variant> const& variants, std::size_t elements)
+      : variants_(variants), elements_(elements) {}
+
+  /// How much faster `name` is than `than`, which follow one another if there are two of them.
+  void faster(char const* what,
+              char const* name,
+              std::initializer_list<char const*> than,
+              double goal) const {
+    std::vector<double> ratios;
+    for (std::size_t round = 0; round < rounds; ++round) {
+      double seconds = 0;
+      for (char const* const other : than) seconds += named(other).seconds(round);
+      ratios.push_back(seconds / named(name).seconds(round));
+    }
+    print(what, median(ratios), goal);
+  }
+  void of_peak(char const* what, char const* name, double peak, double goal) const {
+    print(what, median(named(name).rates) / peak, goal);
+  }
+
+ private:
+  [[nodiscard]] Variant const& named(std::string_view name) const {
+    return *std::find_if(variants_.begin(), variants_.end(), [&](Variant const& variant) {
+      return variant.name == name;
+    });
+  }
+  void print(char const* what, double ratio, double goal) const {
+    std::printf("row: %s, %zu elements: %.3f (goal %.2f)%s\n",
+                what,
+                elements_,
+                ratio,
+                goal,
+                ratio < goal ? " MISSED" : "");
+  }
+
+  std::vector<Variant> const& variants_;
+  std::size_t elements_;
+};
+
+/// False if a variant has other results than the library.
+bool measure(cudaStream_t stream, std::size_t elements, bool other_ways) {
   int cache = 0;
   check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0), "cudaDeviceGetAttribute");
   // The variant that touches least is the norm of bf16.
@@ -378,9 +540,29 @@ void measure(cudaStream_t stream, std::size_t elements) {
   space.upload(scalars, &computed, sizeof(computed));
 
   std::vector<Variant> variants = variants_of(memory, stream, elements, terms, scalars, sum);
+  bool right = true;
+  if (other_ways) {
+    std::size_t const own = variants.size();
+    add_other_ways(variants, stream, elements, terms, scalars, sum);
+    auto* const hash = memory.take<std::uint64_t>(1);
+    auto const result = [&](Variant const& variant) {
+      return result_of(variant, memory, space, sets[0], elements, sum, hash);
+    };
+    for (std::size_t i = own; i < variants.size(); ++i) {
+      char const* const like = variants[i].like;
+      // Variants of the norm read whole blocks only.
+      if (like == nullptr || elements % zero::block != 0) continue;
+      auto const shipped = std::find_if(variants.begin(), variants.end(), [&](Variant const& one) {
+        return std::string_view(one.name) == like;
+      });
+      if (result(variants[i]) == result(*shipped)) continue;
+      std::printf("%s has other results than %s\n", variants[i].name, like);
+      right = false;
+    }
+  }
   for (Variant& variant : variants) variant.graph = captured(stream, variant, sets, runs);
   bench::StreamClock clock(stream);
-  for (int round = 0; round < rounds; ++round) {
+  for (std::size_t round = 0; round < rounds; ++round) {
     // No more may be added before a sum is normalized than many rounds together would.
     space.zero(sum, sizeof(*sum));
     for (Variant& variant : variants) {
@@ -399,7 +581,7 @@ void measure(cudaStream_t stream, std::size_t elements) {
   check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, 0), "MemoryClockRate");
   check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, 0), "MemoryBusWidth");
   double const peak = 2e-6 * kilohertz * bits / 8;
-  std::printf("\n%-32s %10s %10s %10s %10s\n",
+  std::printf("\n%-34s %10s %10s %10s %10s\n",
               (std::to_string(elements) + " elements").c_str(),
               "us",
               "GB/s",
@@ -411,26 +593,61 @@ void measure(cudaStream_t stream, std::size_t elements) {
       ratios.push_back(variant.rates[i] / variants[0].rates[i]);
     }
     double const rate = median(variant.rates);
-    std::printf("%-32s %10.1f %10.0f %10.3f %10.3f\n",
+    std::printf("%-34s %10.1f %10.0f %10.3f %10.3f\n",
                 variant.name,
                 variant.bytes / (1e3 * rate),
                 rate,
                 median(ratios),
                 rate / peak);
   }
+  Goals const goals(variants, elements);
+  goals.faster("sum with its norm fp32 over one after the other",
+               "sum of 4 ranks and norm fp32",
+               {"sum of 4 ranks fp32", "exact norm fp32"},
+               0.98);
+  goals.faster("sum with its norm bf16 over one after the other",
+               "sum of 4 ranks and norm bf16",
+               {"sum of 4 ranks bf16", "exact norm bf16"},
+               0.98);
+  goals.faster(
+      "exact norm fp32 over DeviceReduce", "exact norm fp32", {"norm fp32, DeviceReduce"}, 0.95);
+  goals.faster("AdamW fp32 over DeviceTransform",
+               "AdamW fp32, zero",
+               {"AdamW fp32, DeviceTransform"},
+               elements >= large ? 1. : 0.95);
+  goals.faster("AdamW bf16 over DeviceTransform",
+               "AdamW bf16, zero",
+               {"AdamW bf16, DeviceTransform"},
+               elements >= large ? 1. : 0.95);
+  goals.faster("AdamW bf16, arrays not aligned over aligned",
+               "AdamW bf16, not aligned",
+               {"AdamW bf16, zero"},
+               0.95);
+  if (elements >= large) {
+    goals.of_peak("AdamW fp32 over the memory's peak", "AdamW fp32, zero", peak, 0.9);
+  }
+  return right;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  bool const other_ways = argc > 1 && std::string_view(argv[1]) == "--variants";
+  if (other_ways) std::swap(argv[0], argv[1]);
+  int const before = other_ways ? 1 : 0;
   std::size_t const elements =
-      bench::size_option(argc, argv, "elements of the larger arrays", std::size_t{1} << 27);
+      bench::size_option(argc - before,
+                         argv + before,
+                         "after --variants or not: elements of the larger arrays",
+                         large);
   if (bench::devices_or_excuse() == 0) return 77;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  measure(stream, elements);
+  bool right = measure(stream, elements, other_ways);
+  // Between the two: several waves of threads, and less than the cache has.
+  right = measure(stream, std::size_t{1} << 22, other_ways) && right;
   // One of eight ranks' share of a bucket of 25 MiB.
-  measure(stream, 25 * zero::MiB / 8 / sizeof(float));
+  right = measure(stream, 25 * zero::MiB / 8 / sizeof(float), other_ways) && right;
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  return 0;
+  return right ? 0 : 1;
 }
