@@ -13,10 +13,12 @@ torch._foreach and torch._foreach_norm follow, each in a CUDA graph as ours are.
 With --emulated the same programs run on the emulated device of the tests, but for the kernels': the
 times mean nothing then, and nothing is judged.
 
-Exits with 1 if a program fails or a goal is missed, and with 77 if there is no GPU.
+Exits with 1 if a program fails, a goal is missed or there was no row, and with 77 if there is no GPU.
+The rows are shown whatever the status; where one could not be measured, a line says why.
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import re
@@ -27,8 +29,8 @@ import time
 SMALL = 819200  # elements of one rank's share of a bucket
 LARGE = 1 << 27
 ROW = re.compile(r"row: (?P<what>.*): (?P<ratio>[0-9.]+) \(goal (?P<goal>[0-9.]+)\)")
-STEP = re.compile(r"(?P<ranks>\d+) ranks  (?P<stage>\S+) +(?P<step>[0-9.]+) ms a step \(longest (?P<longest>[0-9.]+)\), +"
-                  r"(?P<exposed>[0-9.]+) ms exposed communication, +(?P<host>[0-9.]+) ms on the host")
+STEP = re.compile(r"(?P<ranks>\d+) ranks  (?P<stage>\S+) +(?P<step>[0-9.]+) ms a step \(longest [0-9.]+\), +"
+                  r"[0-9.]+ ms exposed communication, +(?P<host>[0-9.]+) ms on the host")
 TABLE = re.compile(r"(?P<name>\S.*?) +(?P<us>[0-9.]+) +(?P<rate>\d+) +[0-9.]+ +[0-9.]+$")
 
 
@@ -36,31 +38,46 @@ class Table:
     """Rows as they come: printed at once, and kept."""
 
     def __init__(self, judges):
-        self.judges, self.rows = judges, []
+        self.judges, self.rows, self.failed = judges, [], []
 
     def add(self, what, measured, goal, met):
-        verdict = "-" if not self.judges or met is None else "met" if met else "MISSED"
+        verdict = "-" if not self.judges else "met" if met else "MISSED"
         self.rows.append({"row": what, "measured": measured, "goal": goal, "verdict": verdict})
-        print(f"{what:78} {measured:>24} {goal:>14}  {verdict}", flush=True)
+        print(f"{what:78} {measured:>24} {goal:>16}  {verdict}", flush=True)
+
+    def summary(self):
+        missed = [row for row in self.rows if row["verdict"] == "MISSED"]
+        said = [f"{row['row']} ({row['measured']}, goal {row['goal']})" for row in missed]
+        said += [f"{program} failed" for program in self.failed]
+        return f"{len(self.rows)} rows, {len(missed)} goals missed" + (": " if said else "") + "; ".join(said)
 
 
-def run(program, arguments, end, text=None):
-    """What a program prints; None if there is no time for it. It may take until `end`."""
+def run(table, program, arguments, end):
+    """What a program has printed, which is shown even if it failed. It may take until `end`."""
     left = end - time.monotonic()
-    if left < 5:
-        return None
-    shown = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=text, text=True, check=False, timeout=left)
+    try:
+        if left < 5:
+            raise subprocess.TimeoutExpired(program, left)
+        shown = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               check=False, timeout=left)
+    except FileNotFoundError:
+        print(f"{program.name} has not been built")
+        return ""
+    except subprocess.TimeoutExpired:
+        print(f"no time for {program.name}")
+        return ""
     if shown.returncode == 77:
-        print("no GPU to measure on")
+        print(f"skipped: {shown.stderr.strip()}")
         sys.exit(77)
     if shown.returncode != 0:
-        raise RuntimeError(f"{program} ended with {shown.returncode}:\n{shown.stdout}")
+        print(f"{program.name} ended with {shown.returncode}:\n{shown.stdout}{shown.stderr}")
+        table.failed.append(program.name)
     return shown.stdout
 
 
 def kernels(table, program, end):
     """Returns microseconds by (elements, name)."""
-    shown = run(program, ["--variants"], end) or ""
+    shown = run(table, program, ["--variants"], end)
     print(shown)
     times, elements = {}, 0
     for line in shown.splitlines():
@@ -76,34 +93,31 @@ def kernels(table, program, end):
 
 def collectives(table, program, end, largest):
     """Up to 4 MB, at most two copies of the larger buffer and 5 microseconds."""
-    shown = run(program, ["--ranks", "2,4", "--min", "1K", "--max", largest, "--factor", "16", "--benchmark_repetitions=3",
-                          "--benchmark_min_time=0.05", "--benchmark_format=json"], end, subprocess.DEVNULL)
-    if shown is None:
-        return
-    for one in json.loads(shown)["benchmarks"]:
+    shown = run(table, program, ["--ranks", "2,4", "--min", "1K", "--max", largest, "--factor", "16",
+                                 "--benchmark_repetitions=3", "--benchmark_min_time=0.05",
+                                 "--benchmark_format=json"], end)
+    for one in json.loads(shown)["benchmarks"] if shown.startswith("{") else []:
         if one.get("aggregate_name") != "median":
             continue
         name = one["run_name"].split("/")
-        operation, size, ranks = name[1], *(part.split(":")[1] for part in name if part.startswith(("bytes:", "ranks:")))
+        size, ranks = (part.split(":")[1] for part in name if part.startswith(("bytes:", "ranks:")))
         mine, copy = one["real_time"], one["real_time"] * one["vs_raw"]
-        table.add(f"{operation}, {size} bytes, {ranks} ranks, over a copy", f"{mine:.1f} us, copy {copy:.1f}", "2 copies + 5 us",
-                  mine <= 2 * copy + 5)
+        table.add(f"{name[1]}, {size} bytes, {ranks} ranks, over a copy", f"{mine:.1f} us, copy {copy:.1f}",
+                  "2 copies + 5 us", mine <= 2 * copy + 5)
 
 
 def steps(table, program, end, arguments):
-    """Replicated on four ranks: one figure."""
+    """Of several ranks under each stage, Replicated's among them: one figure."""
     runs = []
     for _ in range(2):
-        shown = run(program, arguments, end)
-        if shown is None:
-            return
+        shown = run(table, program, arguments, end)
         print(shown)
         runs.append({(int(one["ranks"]), one["stage"]): one for one in STEP.finditer(shown)})
     for key in runs[0]:
-        if key[0] == 1:
+        if key[0] == 1 or key not in runs[1]:
             continue
         times = [float(one[key]["step"]) for one in runs]
-        table.add(f"step of {key[1]}, {key[0]} ranks, two runs", " and ".join(f"{value:.3f}" for value in times) + " ms", "within 10 %",
+        table.add(f"step of {key[1]}, {key[0]} ranks, two runs", "{:.3f} and {:.3f} ms".format(*times), "within 10 %",
                   max(times) <= 1.1 * min(times))
         for one in runs:
             host, step = float(one[key]["host"]), float(one[key]["step"])
@@ -152,18 +166,23 @@ def torch_times():
             del sets
             torch.cuda.empty_cache()
         arrays = [[torch.randn(elements, device="cuda")] for _ in range(count)]
-        times[f"{elements} norm fp32, torch._foreach_norm"] = timed(torch._foreach_norm, arrays)  # pylint: disable=protected-access
+        norm = torch._foreach_norm  # pylint: disable=protected-access
+        times[f"{elements} norm fp32, torch._foreach_norm"] = timed(norm, arrays)
     print(json.dumps(times))
 
 
 def beside_torch(times, end):
     """Ours and PyTorch's, where it is installed."""
     left = end - time.monotonic()
-    if left < 20:
-        print("no time for PyTorch")
+    if left < 20 or importlib.util.find_spec("torch") is None:
+        print("not beside PyTorch, " + ("for which there is no time" if left < 20 else "which is not installed"))
         return
-    shown = subprocess.run([sys.executable, __file__, "--torch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           check=False, timeout=left)
+    try:
+        shown = subprocess.run([sys.executable, __file__, "--torch"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, check=False, timeout=left)
+    except subprocess.TimeoutExpired:
+        print("not beside PyTorch, for which there was no time")
+        return
     if shown.returncode != 0:
         print(f"not beside PyTorch: {(shown.stderr.strip().splitlines() or ['it sees no GPU'])[-1]}")
         return
@@ -196,11 +215,10 @@ def main():
         collectives(table, folder / "cuda_in_process_collective_bench", end, "4M")
         steps(table, folder / "cuda_in_process_step_bench", end, [])
         beside_torch(times, end)
-    missed = sum(row["verdict"] == "MISSED" for row in table.rows)
-    print(f"{len(table.rows)} rows, {missed} goals missed")
+    print(table.summary())
     if options.save:
         options.save.write_text(json.dumps(table.rows, indent=1) + "\n")
-    return 1 if missed or not table.rows else 0
+    return 1 if table.failed or not table.rows or any(row["verdict"] == "MISSED" for row in table.rows) else 0
 
 
 if __name__ == "__main__":

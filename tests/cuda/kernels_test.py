@@ -12,8 +12,8 @@ move bytes as fast as their memories can:
 - bytes in flight: what the threads of a multiprocessor have asked for while they wait.
 
 Both must be 1.3 times what is needed. The way through a loop, or through a kernel that has none, is
-the one that moves most bytes at once. For that nvdisasm must be in the PATH, beside nvcc, or come from PyPI's nvidia-cuda-nvdisasm;
-else only what ptxas says is judged, and a line says so.
+the one that moves most bytes at once. For that nvdisasm must be in the PATH, beside nvcc, or come from
+PyPI's nvidia-cuda-nvdisasm; else only what ptxas says is judged, and a line says so.
 """
 
 import argparse
