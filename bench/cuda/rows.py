@@ -28,6 +28,7 @@ import time
 
 SMALL = 819200  # elements of one rank's share of a bucket
 LARGE = 1 << 27
+MICROSECONDS = {"ns": 1e-3, "us": 1, "ms": 1e3}
 ROW = re.compile(r"row: (?P<what>.*): (?P<ratio>[0-9.]+) \(goal (?P<goal>[0-9.]+)\)")
 STEP = re.compile(r"(?P<ranks>\d+) ranks  (?P<stage>\S+) +(?P<step>[0-9.]+) ms a step \(longest [0-9.]+\), +"
                   r"[0-9.]+ ms exposed communication, +(?P<host>[0-9.]+) ms on the host")
@@ -49,7 +50,7 @@ class Table:
         missed = [row for row in self.rows if row["verdict"] == "MISSED"]
         said = [f"{row['row']} ({row['measured']}, goal {row['goal']})" for row in missed]
         said += [f"{program} failed" for program in self.failed]
-        return f"{len(self.rows)} rows, {len(missed)} goals missed" + (": " if said else "") + "; ".join(said)
+        return "; ".join([f"{len(self.rows)} rows, goals missed: {len(missed)}", *said])
 
 
 def run(table, program, arguments, end):
@@ -101,7 +102,8 @@ def collectives(table, program, end, largest):
             continue
         name = one["run_name"].split("/")
         size, ranks = (part.split(":")[1] for part in name if part.startswith(("bytes:", "ranks:")))
-        mine, copy = one["real_time"], one["real_time"] * one["vs_raw"]
+        mine = one["real_time"] * MICROSECONDS[one["time_unit"]]
+        copy = mine * one["vs_raw"]
         table.add(f"{name[1]}, {size} bytes, {ranks} ranks, over a copy", f"{mine:.1f} us, copy {copy:.1f}",
                   "2 copies + 5 us", mine <= 2 * copy + 5)
 
