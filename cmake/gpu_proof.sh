@@ -13,6 +13,9 @@
 # not shown and why. What the parts printed is in build/gpu_proof. The exit status is 0 if no part failed, 1 if
 # one failed or nothing can run here, and 2 for a wrong command line.
 #
+# The last part for one GPU, slow_rows, measures what was slow on the first GPU that there was, beside its goals,
+# and fails if one of them is missed.
+#
 # With --gpus, the parts are:
 #   operations, bits, captured_step, other_tests   NCCL's tests, with a thread for each GPU: every collective;
 #                the host's bits under all stages; a step captured on each GPU; lost ranks and all else
@@ -231,10 +234,11 @@ part() {
   row "$name" "$result" "$took" "$limit" "$said"
 }
 
-# The same for what measures: the page has all that it printed, and with which NCCL and what memory.
+# The same for what measures: the page has all that it printed, even if it failed, as it does where a figure
+# misses its goal, and with which NCCL and what memory.
 measure() {
   part "$@"
-  [ "$result" != passed ] || { grep '^NCCL ' "$log.err" || true; cat "$log.out"; } >"$log.figures"
+  [ "$result" = skipped ] || [ ! -e "$log.out" ] || { grep '^NCCL ' "$log.err" || true; cat "$log.out"; } >"$log.figures"
 }
 
 # collectives NAME LIMIT PROGRAM OPTION...: a benchmark of collectives, as a table.
@@ -392,6 +396,8 @@ prove_one_gpu() {
     # --gpus 2 has all of NCCL's.
     part nccl 300 "$tests" '--source-file=*/nccl_test.cu' '--test-case=*native:*,*registered*'
     collectives collectives 120 "$bench" --max 2K --benchmark_repetitions=1 --benchmark_min_time=0.001
+    build build_slow_rows 300 zero_emulated_in_process_collective_bench zero_emulated_in_process_step_bench
+    measure slow_rows 120 python3 bench/cuda/rows.py "$build" --emulated
     prove_gpt
     return 0
   fi
@@ -412,6 +418,8 @@ prove_one_gpu() {
   part memcheck 240 tests/cuda/sanitize.sh "$tests" memcheck
   build build_collectives 200 cuda_in_process_collective_bench
   collectives collectives 120 "$build/bench/cuda/cuda_in_process_collective_bench" --max 64M --benchmark_repetitions=3
+  build build_steps 200 cuda_in_process_step_bench
+  measure slow_rows 300 python3 bench/cuda/rows.py "$build" --seconds 290 --save "$folder/slow_rows.json"
 }
 
 if [ -n "$gpus" ]; then

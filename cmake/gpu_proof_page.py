@@ -35,14 +35,15 @@ def read(folder):
     for line in lines_of(folder / "rows"):
         name, result, seconds, limit, said = line.split("\t", 4)
         part = {"name": name, "result": result, "seconds": int(seconds), "limit": int(limit), "said": said}
+        figures = lines_of(folder / f"{name}.figures")
         if result == "failed":
-            printed = lines_of(folder / f"{name}.out") + lines_of(folder / f"{name}.err")
+            printed = ([] if figures else lines_of(folder / f"{name}.out")) + lines_of(folder / f"{name}.err")
             part["log"] = printed[-EXCERPT:]
         if result in ("skipped", "no time"):
             not_shown.append(f"{name}: {result if result == 'no time' else said}")
         for reason in dict.fromkeys(m[0] for m in map(IMPOSSIBLE.search, lines_of(folder / f"{name}.out")) if m):
             not_shown.append(f"{name}, in part: {reason}")
-        if figures := lines_of(folder / f"{name}.figures"):
+        if figures:
             part["figures"] = figures
         parts.append(part)
     page = {"failed": [part["name"] for part in parts if part["result"] == "failed"], "machine": facts,

@@ -22,20 +22,24 @@ GPUS_PARTS = ["configure", "build", "operations", "bits", "captured_step", "othe
               "ordered", "native", "windows", "steps", "configure_gpt", "build_gpt", "gpt"]
 ONE_GPU_PARTS = ["configure", "build_tests", "bits", "threads", "captured_step", "tests", "build_update", "update",
                  "build_nccl", "nccl_one_rank", "nccl_two_processes", "configure_gpt", "build_gpt", "gpt", "memcheck",
-                 "build_collectives", "collectives"]
+                 "build_collectives", "collectives", "build_steps", "slow_rows"]
 # One folder has all that is emulated.
 EMULATED_GPUS_PARTS = [part for part in GPUS_PARTS if part != "configure_gpt"]
-EMULATED_PARTS = ["configure", "build_tests", "tests", "build_nccl", "nccl", "collectives", "build_gpt", "gpt"]
+EMULATED_PARTS = ["configure", "build_tests", "tests", "build_nccl", "nccl", "collectives", "build_slow_rows",
+                  "slow_rows", "build_gpt", "gpt"]
 PROGRAMS = [
     ("full/tests/emulated", "zero_emulated_tests"),
     ("full/tests/emulated", "zero_emulated_nccl_collective_bench"),
     ("full/tests/emulated", "zero_emulated_nccl_step_bench"),
+    ("full/tests/emulated", "zero_emulated_in_process_collective_bench"),
+    ("full/tests/emulated", "zero_emulated_in_process_step_bench"),
     ("full/tests/emulated", "zero_emulated_train_gpt"),
     ("full/examples/gpt", "train_gpt"),
     ("cuda/tests/cuda", "zero_cuda_tests"),
     ("cuda/tests/nccl_library", "zero_nccl_gpu_tests"),
     ("cuda/bench/cuda", "cuda_update_bench"),
     ("cuda/bench/cuda", "cuda_in_process_collective_bench"),
+    ("cuda/bench/cuda", "cuda_in_process_step_bench"),
     ("cuda/bench/cuda", "cuda_nccl_collective_bench"),
     ("cuda/bench/cuda", "cuda_nccl_step_bench"),
     ("cuda_gpt/examples/gpt", "train_gpt"),
@@ -105,6 +109,12 @@ echo "test cases: $tests | done by ${0##*/}"
 ROWS = {"benchmarks": [{"name": "collective/all_gather/bf16/out_of_place/bytes:8192/ranks:2", "label": "raw: NCCL",
                         "real_time": 5, "algbw": 2.0, "busbw": 1.0, "raw_algbw": 4.0}]}
 TRAINER = "import sys\nprint('MFU of', *sys.argv[1:])\n"
+SLOW_ROWS = """import os, sys
+print('rows of', *sys.argv[1:])
+print('norm 0.91, goal 0.95')
+print('a warning', file=sys.stderr)
+sys.exit(int(os.environ.get('ROWS', 0)))
+"""
 NVIDIA_SMI = """#!/bin/sh
 [ "${GPUS:-2}" != 0 ] || { echo "no devices were found"; exit 6; }
 case "$1" in
@@ -129,6 +139,8 @@ class Proof(unittest.TestCase):
             shutil.copy(ROOT / name, self.folder / name)
         (self.folder / "rows.json").write_text(json.dumps(ROWS))
         (self.folder / "bench/gpt_on_gpu.py").write_text(TRAINER)
+        (self.folder / "bench/cuda").mkdir()
+        (self.folder / "bench/cuda/rows.py").write_text(SLOW_ROWS)
         (self.folder / "programs").write_text("".join(f"{folder} {name}\n" for folder, name in PROGRAMS))
         (self.folder / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
         self.make(self.folder / "program", PROGRAM)
@@ -218,6 +230,19 @@ class Proof(unittest.TestCase):
                 self.assertEqual(self.said("bits"), "file.cu(3): ERROR: CHECK( 1 == 2 ) is NOT correct!")
                 self.assertIn("bits failed; it printed last\n  file.cu(3): ERROR", done.stdout)
                 self.assertIn("zero: bits: failed: file.cu(3)", done.stderr)
+
+    def test_a_missed_goal_is_shown_with_its_figure(self):
+        for mode, options in (("", "--seconds 290 --save build/gpu_proof/slow_rows.json"), ("--emulated", "--emulated")):
+            with self.subTest(mode):
+                done = self.prove(*mode.split(), ROWS="1")
+                self.assertEqual(done.returncode, 1)
+                page = self.page()
+                self.assertEqual(page["failed"], ["slow_rows"])
+                part = next(part for part in page["parts"] if part["name"] == "slow_rows")
+                build = "build/full" if mode else "build/cuda"
+                self.assertEqual(part["figures"], [f"rows of {build} {options}", "norm 0.91, goal 0.95"])
+                self.assertEqual(part["log"], ["a warning"])
+                self.assertEqual(done.stdout.count("\n  norm 0.91, goal 0.95\n"), 1)
 
     def test_a_part_has_a_limit(self):
         done = self.prove("--gpus=2", HANG="--test-case=NCCL: training", ZERO_PROOF_LIMIT="5")
