@@ -43,7 +43,8 @@ double exchange(int ranks, std::size_t unit_elements) {
       }
     };
     for (int i = 0; i < 3; ++i) step();
-    double const seconds = bench::times_of(rank, stream, meeting, step, [] {}).median;
+    int const repeat = bench::repetitions(unit_elements);
+    double const seconds = bench::times_of(rank, stream, meeting, repeat, step, [] {}).median;
     if (rank == 0) result = seconds;
     nccl.close();
     allocator.deallocate(gradients, bytes, 256);

@@ -60,9 +60,13 @@ class ExposedOnStream {
   std::size_t used_ = 0;
 };
 
-/// How many units the model has, and how often a step is measured.
+/// How many units the model has.
 inline constexpr std::size_t units = 8;
-inline constexpr int repeat = 31;
+
+/// How often a step is measured: seldom where units are so small that only a test can want it.
+[[nodiscard]] inline int repetitions(std::size_t unit_elements) {
+  return unit_elements < (std::size_t{1} << 16) ? 3 : 31;
+}
 
 /// Seconds of a step.
 struct StepTimes {
@@ -72,11 +76,16 @@ struct StepTimes {
 };
 
 /// Measures a step on all ranks. Collective.
-/// @param step   enqueues one
-/// @param after  is called after each
+/// @param repeat  how often
+/// @param step    enqueues one
+/// @param after   is called after each
 template <class Step, class After>
-[[nodiscard]] StepTimes times_of(
-    int rank, cudaStream_t stream, Meeting& meeting, Step const& step, After const& after) {
+[[nodiscard]] StepTimes times_of(int rank,
+                                 cudaStream_t stream,
+                                 Meeting& meeting,
+                                 int repeat,
+                                 Step const& step,
+                                 After const& after) {
   StreamClock clock(stream);
   std::vector<double> seconds;
   std::vector<double> host;
@@ -124,14 +133,15 @@ void steps(char const* backend,
     }
     optimizer.enqueue_step();
   };
-  for (int i = 0; i < 10; ++i) {  // until clocks, and what the first steps allocate, have settled
+  int const repeat = repetitions(unit_elements);
+  for (int i = 0; i < repeat / 3; ++i) {  // until clocks, and what first steps allocate, settle
     meeting.meet();
     step();
     static_cast<void>(optimizer.report());
     static_cast<void>(comm.take());
   }
   std::vector<double> exposed;
-  StepTimes const times = times_of(inner.rank(), space.stream(), meeting, step, [&] {
+  StepTimes const times = times_of(inner.rank(), space.stream(), meeting, repeat, step, [&] {
     exposed.push_back(meeting.longest(inner.rank(), comm.take()));
   });
   if (inner.rank() == 0) {

@@ -16,9 +16,9 @@ AdamW fp32, zero                         10.1       2271      1.351      0.677
 row: exact norm fp32 over DeviceReduce, 819200 elements: 0.961 (goal 0.95)
 row: AdamW fp32 over DeviceTransform, 819200 elements: 0.913 (goal 0.95) MISSED
 """
-STEPS = """InProcessCuda           1 ranks  Replicated     1.200 ms a step (longest 1.300),     0.000 ms exposed communication, \
+STEPS = """InProcessCuda           1 ranks  replicated     1.200 ms a step (longest 1.300),     0.000 ms exposed communication, \
     0.100 ms on the host
-InProcessCuda           4 ranks  Replicated     %s ms a step (longest 9.100),     0.700 ms exposed communication, \
+InProcessCuda           4 ranks  replicated     %s ms a step (longest 9.100),     0.700 ms exposed communication, \
     3.900 ms on the host
 """
 COLLECTIVES = {"benchmarks": [
@@ -67,7 +67,7 @@ class SlowRows(unittest.TestCase):
                          [("exact norm fp32 over DeviceReduce, 819200 elements", "0.961", "0.95", "met"),
                           ("AdamW fp32 over DeviceTransform, 819200 elements", "0.913", "0.95", "MISSED"),
                           ("all_gather, 4096 bytes, 2 ranks, over a copy", "6.0 us, copy 3.0", "2 copies + 5 us", "met"),
-                          ("step of Replicated, 4 ranks, two runs", "3.800 and 3.800 ms", "within 10 %", "met")])
+                          ("step of replicated, 4 ranks, two runs", "3.800 and 3.800 ms", "within 10 %", "met")])
         self.assertIn("the host took 3.900 ms to enqueue a step of 3.800 ms", done.stdout)
         self.assertIn("not beside PyTorch, which is not installed", done.stdout)
         self.assertIn(KERNELS, done.stdout)
@@ -84,7 +84,7 @@ class SlowRows(unittest.TestCase):
     def test_two_runs_of_a_step_are_compared(self):
         self.replace("in_process_step", STEPS % "5.900", "second")
         done = self.rows()
-        self.assertIn("step of Replicated, 4 ranks, two runs (3.800 and 5.900 ms, goal within 10 %)", done.stdout)
+        self.assertIn("step of replicated, 4 ranks, two runs (3.800 and 5.900 ms, goal within 10 %)", done.stdout)
 
     def test_collectives_may_take_two_copies_and_5_us(self):
         self.replace("in_process_collective", json.dumps(COLLECTIVES).replace("0.5", "0.01"))
