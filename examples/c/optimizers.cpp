@@ -5,6 +5,8 @@ ZERO_C_DEFINE(zero::stage::Replicated,
               zero::stage::Pos,
               zero::stage::PosG,
               zero::stage::PosGP,
+              zero::Fp32,
+              zero::Mixed<zero::bf16>,
               zero::AdamW,
               zero::Owned<>,
               zero::Borrowed<>)
