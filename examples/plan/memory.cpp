@@ -82,7 +82,10 @@ Table bytes_table(std::vector<Planned> const& all) {
   add("total", [](Planned const& one) { return one.plan.total_bytes(); });
   add("total, GB", [](Planned const& one) { return gigabytes(one.plan.total_bytes()); });
   add("model states", [](Planned const& one) { return one.plan.state_bytes(); });
-  add("model states, the paper's formula", formula);
+  zero::Plan const& plan = all.front().plan.optimizer;
+  bool const frozen = plan.frozen_elements + plan.whole_elements > 0;
+  add(std::string("model states") + (frozen ? " of trained tensors" : "") + ", the paper's formula",
+      formula);
   if (all.front().plan.checkpoints.slower.total() > 0) {
     add("in the host's memory",
         [](Planned const& one) { return one.plan.checkpoints.slower.total(); });

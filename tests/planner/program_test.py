@@ -133,6 +133,11 @@ class Plans(ProgramTest):
         self.assertAlmostEqual(rows["parameters"]["pos+g"] / (70e9 * 4.5 / 8), 1, delta=0.05)
         self.assertLess(rows["state"]["replicated"], 70e9 * 8 / 100)
         self.assertIn("frozen beside adapters of rank 16", coded["head"][0])
+        # The paper has no frozen tensors: its formula counts adapters, and that is said.
+        self.assertNotIn("model states, the paper's formula", rows)
+        trained = rows["model states of trained tensors, the paper's formula"]
+        kept = [rows[role]["replicated"] for role in ("gradients", "master", "state")]
+        self.assertAlmostEqual(trained["replicated"] / (sum(kept) * 8 / 7), 1, delta=0.01)
         half = by("role", answer("memory", *asked)["bytes"])
         self.assertAlmostEqual(half["parameters"]["pos+g+p"] / (70e9 * 2 / 8), 1, delta=0.05)
         self.refused("--adapters", "memory", "--base-bits", "4")
