@@ -332,24 +332,26 @@ TEST_CASE_TEMPLATE("bytes that differ on one rank are found when they are loaded
                    Replicated,
                    PosGP) {
   INFO("stage " << Stage::name);
-  auto const said = contracts::endings(
-      3,
-      [](InProcess& comm) {
-        contracts::Optimizer<Stage, Both> optimizer{comm, model()};
-        optimizer.load_bytes(
-            [&](Tensor const& tensor, std::size_t first, std::span<std::byte> out) {
-              fill_bytes(tensor, first, out);
-              if (comm.rank() == 1 && tensor.name == "base") out[0] ^= std::byte{1};
-            });
-      },
-      true);
-  // One rank holds all three bytes of a share, and one other was asked for them.
-  bool const found = Stage::sharding.parameters == false;
-  for (std::string const& each : said) {
-    CHECK_MESSAGE(
-        (each.find("tensor 'base'; broadcast_bytes(values) gives all of them those of one") !=
-         std::string::npos) == found,
-        each);
+  for (std::string const& name : {std::string("base"), std::string("codes")}) {
+    CAPTURE(name);
+    auto const said = contracts::endings(
+        3,
+        [&](InProcess& comm) {
+          contracts::Optimizer<Stage, Both> optimizer{comm, model(), zero::Bucket{1}};
+          optimizer.load_bytes(
+              [&](Tensor const& tensor, std::size_t first, std::span<std::byte> out) {
+                fill_bytes(tensor, first, out);
+                bool const other = comm.rank() == 1 && tensor.name == name;
+                for (std::byte& each : out) each ^= std::byte{other};
+              });
+        },
+        true);
+    // Under Pos+g+p, one rank has all three bytes of "base", and one other was asked for them:
+    // neither is rank 1. Of "codes", every rank has a share.
+    bool const found = name == "codes" || !Stage::sharding.parameters;
+    std::string const wanted = "ranks 0 and 1, 1 and 2 start from different values of tensor '" +
+                               name + "'; broadcast_bytes(values) gives all of them those of one";
+    for (std::string const& each : said) CHECK(each == (found ? wanted : ""));
   }
 }
 
