@@ -135,9 +135,10 @@ TEST_CASE("bytes are loaded as bytes of the same type, or not at all") {
         zero::export_model(optimizer, file);
       },
       tensors);
-  auto const refused = [&](DType type, auto const& load) {
+  auto const refused = [&](DType type, auto const& load, bool thawed = false) {
     std::string said;
     tensors[1].dtype = type;
+    tensors[1].frozen = !thawed;
     run<PosG>(
         1,
         [&](auto& optimizer, int) {
@@ -158,6 +159,11 @@ TEST_CASE("bytes are loaded as bytes of the same type, or not at all") {
   CHECK(refused(DType::f32, model_file).find("'base' is U8 in the file, and none of F32") !=
         std::string::npos);
   CHECK(refused(DType::i32, model_file).find("'base' is U8 in the file, and int32 here") !=
+        std::string::npos);
+  // Bytes do not thaw.
+  CHECK(refused(DType::f32, checkpoint, true).find("'base' has numbers here and uint8") !=
+        std::string::npos);
+  CHECK(refused(DType::f32, model_file, true).find("'base' is U8 in the file, and none of F32") !=
         std::string::npos);
   CHECK(refused(DType::u8, checkpoint) == "");
   CHECK(refused(DType::u8, model_file) == "");
