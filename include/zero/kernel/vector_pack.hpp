@@ -42,6 +42,8 @@ struct Vectors<4> {
   using Ints = std::int32_t __attribute__((vector_size(16)));
   using Words = std::uint32_t __attribute__((vector_size(16)));
   using Halves = std::uint16_t __attribute__((vector_size(8)));
+  using Bytes = std::uint8_t __attribute__((vector_size(4)));
+  using SignedBytes = std::int8_t __attribute__((vector_size(4)));
 };
 template <>
 struct Vectors<8> {
@@ -50,6 +52,8 @@ struct Vectors<8> {
   using Ints = std::int32_t __attribute__((vector_size(32)));
   using Words = std::uint32_t __attribute__((vector_size(32)));
   using Halves = std::uint16_t __attribute__((vector_size(16)));
+  using Bytes = std::uint8_t __attribute__((vector_size(8)));
+  using SignedBytes = std::int8_t __attribute__((vector_size(8)));
 };
 }  // namespace detail
 

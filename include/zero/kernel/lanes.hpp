@@ -1,0 +1,170 @@
+/// @file
+/// Numbers and their bits, one or as many as a pack has.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/math.hpp"
+#include "zero/kernel/isa.hpp"
+#include "zero/kernel/pack.hpp"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace zero::inline ZERO_NAMESPACE::kernel {
+
+/// One number, which is what a device computes with, and what is left of an array on the host.
+///
+/// Functions that look at the bits of numbers have this or `Lanes` as a parameter, and are written
+/// once: with the operators of both, and with what is here. Each of these rounds once or not at
+/// all, so that an element has the same bits alone, among others, and on a device.
+struct OneLane {
+  static constexpr std::size_t count = 1;  ///< numbers
+  using Floats = float;                    ///< the numbers
+  using Words = std::uint32_t;             ///< their bits, or integers
+  using Mask = bool;                       ///< the outcome of a comparison
+
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words bits_of(Floats x) noexcept {
+    return std::bit_cast<Words>(x);
+  }
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Floats of_bits(Words x) noexcept {
+    return std::bit_cast<Floats>(x);
+  }
+  /// Integers with a sign, as numbers; up to 2^24 exactly.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Floats number(Words x) noexcept {
+    return static_cast<Floats>(static_cast<std::int32_t>(x));
+  }
+  /// Numbers from 0 on without their fraction, as integers.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words truncated(Floats x) noexcept {
+    return static_cast<Words>(static_cast<std::int32_t>(x));
+  }
+  /// Rounded correctly, whatever the flags of nvcc.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Floats sqrt(Floats x) noexcept {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(x);
+#else
+    return math::sqrt(x);
+#endif
+  }
+  /// a < b, both below 2^31.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Mask less(Words a, Words b) noexcept {
+    return a < b;
+  }
+  /// `yes` where the mask holds, `no` elsewhere.
+  template <class T>
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static T select(Mask mask,
+                                                                    T yes,
+                                                                    T no) noexcept {
+    return mask ? yes : no;
+  }
+  /// The bits of floats, or integers, widened: those with a sign keep it.
+  template <class T>
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
+    if constexpr (std::is_same_v<T, float>) {
+      return bits_of(*from);
+    } else {
+      return static_cast<Words>(*from);
+    }
+  }
+  /// Floats of these bits, or integers of the lowest of them.
+  template <class T>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void store(Words x, T* to) noexcept {
+    if constexpr (std::is_same_v<T, float>) {
+      *to = of_bits(x);
+    } else {
+      *to = static_cast<T>(x);
+    }
+  }
+};
+
+#if defined(__CUDACC__)
+/// nvcc knows no vectors.
+template <Isa I = native>
+using Lanes = OneLane;
+#else
+namespace detail {
+/// As many elements of an array as there are words in a vector.
+template <class V, class T>
+using Elements = std::conditional_t<
+    std::is_same_v<T, float>,
+    typename V::Floats,
+    std::conditional_t<
+        std::is_same_v<T, std::uint16_t>,
+        typename V::Halves,
+        std::conditional_t<std::is_signed_v<T>, typename V::SignedBytes, typename V::Bytes>>>;
+}  // namespace detail
+
+/// As many numbers as a pack of floats has: what `OneLane` has, of each.
+template <Isa I = native>
+struct Lanes {
+  static constexpr std::size_t count = I & isa::lanes_mask;
+  using Vectors = detail::Vectors<count>;
+  using Floats = typename Vectors::Floats;
+  using Words = typename Vectors::Words;
+  using Mask = typename Vectors::Ints;
+
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words bits_of(Floats x) noexcept {
+    return reinterpret_cast<Words>(x);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Floats of_bits(Words x) noexcept {
+    return reinterpret_cast<Floats>(x);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Floats number(Words x) noexcept {
+    return __builtin_convertvector(reinterpret_cast<Mask>(x), Floats);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words truncated(Floats x) noexcept {
+    return reinterpret_cast<Words>(__builtin_convertvector(x, Mask));
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Floats sqrt(Floats x) noexcept {
+    return VectorPack<I>::sqrt(VectorPack<I>(x)).vector();
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Mask less(Words a, Words b) noexcept {
+    return reinterpret_cast<Mask>(a) < reinterpret_cast<Mask>(b);
+  }
+  template <class T>
+  [[nodiscard]] ZERO_ALWAYS_INLINE static T select(Mask mask, T yes, T no) noexcept {
+    auto const chosen = reinterpret_cast<Words>(mask);
+    return reinterpret_cast<T>((chosen & reinterpret_cast<Words>(yes)) |
+                               (~chosen & reinterpret_cast<Words>(no)));
+  }
+  template <class T>
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
+    detail::Elements<Vectors, T> elements;
+    __builtin_memcpy(&elements, from, sizeof(elements));
+    if constexpr (std::is_same_v<T, float>) {
+      return bits_of(elements);
+    } else if constexpr (std::is_signed_v<T>) {
+      return reinterpret_cast<Words>(__builtin_convertvector(elements, Mask));
+    } else {
+      return __builtin_convertvector(elements, Words);
+    }
+  }
+  template <class T>
+  ZERO_ALWAYS_INLINE static void store(Words x, T* to) noexcept {
+    if constexpr (std::is_same_v<T, float>) {
+      __builtin_memcpy(to, &x, sizeof(x));
+    } else {
+      auto const narrow = __builtin_convertvector(x, detail::Elements<Vectors, T>);
+      __builtin_memcpy(to, &narrow, sizeof(narrow));
+    }
+  }
+};
+#endif
+
+/// An integer in all lanes.
+template <class L>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words words(
+    std::uint32_t x) noexcept {
+  return typename L::Words{} + x;
+}
+
+/// Calls f(lanes, i) for the elements [0, count): of as many from i on as `lanes` has.
+template <Isa I, class F>
+ZERO_ALWAYS_INLINE void in_lanes(std::size_t count, F const& f) {
+  std::size_t i = 0;
+  for (; i + Lanes<I>::count <= count; i += Lanes<I>::count) f(Lanes<I>{}, i);
+  for (; i < count; ++i) f(OneLane{}, i);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -1,0 +1,105 @@
+/// @file
+/// Master weights beside parameters of 16 bits, as what rounding has taken from them.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/base/float16.hpp"
+#include "zero/kernel/bf16_rounding.hpp"
+#include "zero/kernel/lanes.hpp"
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline ZERO_NAMESPACE::kernel {
+
+/// What a remainder is: 16 bits, with which a master is whole, or 8, with which it has the upper 24
+/// bits of its word.
+///
+/// A parameter is its master rounded to bf16, half away from zero. Only this rounding can be undone
+/// by 16 bits: the word of the master is that of the parameter and the remainder behind it, less
+/// one unit of the parameter if the remainder's highest bit says that it was rounded up. Halves
+/// that went to even would leave open which way they went.
+template <class Rest>
+concept Remainder = std::same_as<Rest, std::uint16_t> || std::same_as<Rest, std::uint8_t>;
+
+/// A master in two parts.
+template <class Words>
+struct MasterParts {
+  Words parameter;  ///< bf16, in the lower half
+  Words rest;       ///< in the lowest bits; the upper ones are 0
+};
+
+/// The parts of masters. With 16 bits that is every word but which NaN it was.
+/// @param bits  of the masters; for remainders of 8 bits as `narrowed` leaves them
+template <Remainder Rest, class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE MasterParts<typename L::Words> split_master(
+    typename L::Words bits) noexcept {
+  if constexpr (sizeof(Rest) == 2) {
+    return {round_half_away<L>(bits), one_nan<L>(bits) & 0xffffu};
+  } else {
+    return {(bits + 0x8000u) >> 16, (bits >> 8) & 0xffu};
+  }
+}
+
+/// The masters of parts: the bits that were split.
+/// @param rest  with zeros above its bits
+template <Remainder Rest, class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words join_master(
+    typename L::Words parameter, typename L::Words rest) noexcept {
+  constexpr int bits = 8 * sizeof(Rest);
+  return ((parameter - (rest >> (bits - 1))) << 16) | (rest << (16 - bits));
+}
+
+/// How `narrowed` rounds to nearest, half away from zero, in place of random bits.
+inline constexpr std::uint32_t narrowed_to_nearest = 0x80;
+
+/// Masters of which the lower 8 bits are 0, those that a remainder of 8 bits can keep: with 8
+/// random bits the mean of all cases is the master.
+///
+/// An update that moves a master by less than half of a unit of these is lost where it is rounded
+/// to nearest, step after step. What has no larger finite magnitude becomes infinite.
+/// @param bits    of the masters
+/// @param random  8 random bits for each
+template <class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words narrowed(
+    typename L::Words bits, typename L::Words random) noexcept {
+  return (one_nan<L>(bits) + random) & 0xffffff00u;
+}
+
+/// masters[i] = what parameters[i] and rests[i] are the parts of, for i in [0, count).
+/// @par Cost  one pass
+template <Isa I = native, Remainder Rest>
+void join_masters(float* masters,
+                  bf16 const* parameters,
+                  Rest const* rests,
+                  std::size_t count) noexcept {
+  in_lanes<I>(count, [&](auto lanes, std::size_t i) {
+    using L = decltype(lanes);
+    L::store(join_master<Rest, L>(L::load(&parameters[i].bits), L::load(rests + i)), masters + i);
+  });
+}
+
+/// parameters[i] and rests[i] = the parts of masters[i], for i in [0, count).
+/// @param random  with remainders of 8 bits, as many random ones for each; null to round to nearest
+/// @par Cost  one pass
+template <Isa I = native, Remainder Rest>
+void split_masters(bf16* parameters,
+                   Rest* rests,
+                   float const* masters,
+                   std::size_t count,
+                   std::uint8_t const* random = nullptr) noexcept {
+  in_lanes<I>(count, [&](auto lanes, std::size_t i) {
+    using L = decltype(lanes);
+    auto bits = L::load(masters + i);
+    if constexpr (sizeof(Rest) == 1) {
+      bits = narrowed<L>(bits,
+                         random == nullptr ? words<L>(narrowed_to_nearest) : L::load(random + i));
+    }
+    auto const parts = split_master<Rest, L>(bits);
+    L::store(parts.parameter, &parameters[i].bits);
+    L::store(parts.rest, rests + i);
+  });
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -1,0 +1,197 @@
+/// @file
+/// Root codes: optimizer states in eight bits, as the square root of their share of the largest.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/kernel/lanes.hpp"
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace zero::inline ZERO_NAMESPACE::kernel {
+
+/// What a root code is: `std::int8_t` for numbers with a sign, such as means of gradients, or
+/// `std::uint8_t` for means of squares, which have none and of which the root is what is coded.
+///
+/// A group of 32 neighbours, counted from the first element of a tensor, has one more byte, the
+/// scale S, which stands for a power of two that is at least their largest magnitude (their largest
+/// root). With N the largest code, code c stands for
+///
+///     with a sign    c · |c| / N² · 2^(S - 127)
+///     without one    (c² / N² · 2^(S - 127))²
+///
+/// Codes are dense near zero, as the states of a group are. Zeroed memory is all zeros. A group
+/// with a number that is not finite has S = 255, which makes all of it NaN.
+///
+/// All that is computed is exact or rounded once, without a contraction that could matter, so
+/// that codes and numbers have the same bits on every processor and on a device.
+template <class Code>
+concept RootCode = std::same_as<Code, std::int8_t> || std::same_as<Code, std::uint8_t>;
+
+/// Elements of a group, which share a scale.
+inline constexpr std::size_t root_group = 32;
+
+/// The scale of a group that is not finite. That of zeros is 0.
+inline constexpr std::uint8_t root_not_finite = 255;
+
+/// The codes of one kind.
+template <RootCode Code>
+struct RootGrid {
+  static constexpr bool has_sign = std::same_as<Code, std::int8_t>;
+  static constexpr int largest = has_sign ? 127 : 255;
+  static constexpr auto square = static_cast<float>(largest * largest);
+  /// Of a number that is not 0. A root that became 0, under a mean that did not, would be divided
+  /// by; and codes near it would make quotients many times too large.
+  static constexpr int least = has_sign ? 0 : 4;
+  /// Scales between which neither what is coded nor a factor on the way is subnormal or infinite.
+  static constexpr int least_scale = has_sign ? 15 : 76;
+  static constexpr int most_scale = has_sign ? 254 : 190;
+};
+
+/// Does a code stand for a number, in a group of such a scale? Files are held against this.
+template <RootCode Code>
+[[nodiscard]] ZERO_HOST_DEVICE constexpr bool is_root(Code code, std::uint8_t scale) noexcept {
+  using Grid = RootGrid<Code>;
+  if (scale == 0 || scale == root_not_finite) return code == 0;
+  if (scale < Grid::least_scale || scale > Grid::most_scale) return false;
+  int const magnitude = code < 0 ? -int{code} : int{code};
+  return code == 0 || (magnitude >= Grid::least && magnitude <= Grid::largest);
+}
+
+/// The scale of a group.
+/// @param top  the largest of the words of its elements without their signs, by which a NaN is
+///             larger than infinity
+template <RootCode Code>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE std::uint8_t root_scale(
+    std::uint32_t top) noexcept {
+  using Grid = RootGrid<Code>;
+  if (top >= 0x7f800000u) return root_not_finite;
+  if (top == 0) return 0;
+  if constexpr (!Grid::has_sign) {
+    top = OneLane::bits_of(OneLane::sqrt(OneLane::of_bits(top)));
+  }
+  auto const scale = static_cast<int>((top + 0x7fffffu) >> 23);
+  int const raised = scale < Grid::least_scale ? Grid::least_scale : scale;
+  return static_cast<std::uint8_t>(raised > Grid::most_scale ? Grid::most_scale : raised);
+}
+
+/// What all numbers of a group are divided by on their way back: decoded, they are this times the
+/// square of their code.
+template <RootCode Code>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE float root_unit(std::uint8_t scale) noexcept {
+  // The same bits as a division of the power of two: nothing is subnormal.
+  constexpr float inverse = 1.f / RootGrid<Code>::square;
+  return OneLane::of_bits(std::uint32_t{scale} << 23) * inverse;
+}
+
+/// The numbers of codes.
+/// @param codes  with their signs
+/// @param unit   `root_unit` of their group's scale
+template <RootCode Code, class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Floats decode_root(
+    typename L::Words codes, float unit) noexcept {
+  auto const c = L::number(codes);
+  if constexpr (RootGrid<Code>::has_sign) {
+    return (c * L::of_bits(L::bits_of(c) & 0x7fffffffu)) * unit;
+  } else {
+    auto const root = (c * c) * unit;
+    return root * root;
+  }
+}
+
+/// What the codes of a group have in common.
+template <RootCode Code>
+struct RootLevels {
+  /// Of the group's scale.
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE explicit RootLevels(std::uint8_t scale) noexcept
+      : factor(OneLane::of_bits(std::bit_cast<std::uint32_t>(RootGrid<Code>::square) +
+                                ((127u - scale) << 23))),
+        kept(scale == root_not_finite ? 0u : ~0u) {}
+
+  float factor;  ///< makes of magnitudes what their codes are the roots of; a power of two times N²
+  std::uint32_t kept;  ///< bits that codes may have
+};
+
+namespace detail {
+
+/// What is between two codes, and the lower one.
+template <class L>
+struct BetweenRoots {
+  typename L::Floats level;    ///< at most N²; the code is near its root
+  typename L::Floats root;     ///< of the level
+  typename L::Words lower;     ///< the root without its fraction
+  typename L::Floats numbers;  ///< `lower`, as numbers
+};
+
+template <RootCode Code, class L>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE BetweenRoots<L> between_roots(
+    typename L::Floats x, RootLevels<Code> const& group) noexcept {
+  using Grid = RootGrid<Code>;
+  typename L::Floats magnitude;
+  if constexpr (Grid::has_sign) {
+    magnitude = L::of_bits(L::bits_of(x) & 0x7fffffffu);
+  } else {
+    magnitude = L::sqrt(x);
+  }
+  BetweenRoots<L> result;
+  auto const most = typename L::Floats{} + Grid::square;
+  auto const level = magnitude * group.factor;
+  // What does not compare becomes N² too, so that all that follows is defined.
+  result.level = L::select(level < most, level, most);
+  result.root = L::sqrt(result.level);
+  result.lower = L::truncated(result.root);
+  result.numbers = L::number(result.lower);
+  return result;
+}
+
+template <RootCode Code, class L>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words root_code(
+    typename L::Words magnitude, typename L::Floats x, RootLevels<Code> const& group) noexcept {
+  if constexpr (RootGrid<Code>::has_sign) {
+    auto const sign = words<L>(0) - (L::bits_of(x) >> 31);
+    return ((magnitude ^ sign) - sign) & group.kept;
+  } else {
+    auto const least = words<L>(RootGrid<Code>::least);
+    auto const raised = L::select(L::less(magnitude, least), least, magnitude);
+    return L::select(typename L::Floats{} < x, raised, magnitude) & group.kept;
+  }
+}
+
+}  // namespace detail
+
+/// The codes of numbers, each rounded up with the probability that keeps the mean of what is coded:
+/// a state that is rounded to nearest in every step never leaves a code if a step moves it by less
+/// than half of the distance to the next one.
+/// @param x       the numbers; not negative if codes have no sign
+/// @param group   of the scale that `root_scale` gives for all numbers of the group
+/// @param random  16 random bits for each
+/// @return the codes in the lowest bits; of codes with a sign, all bits are that
+template <RootCode Code, class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words encode_root(
+    typename L::Floats x, RootLevels<Code> const& group, typename L::Words random) noexcept {
+  auto const at = detail::between_roots<Code, L>(x, group);
+  // All of this is exact but for one product, fused or not.
+  auto const past = at.level - at.numbers * at.numbers;
+  auto const gap = at.numbers + at.numbers + 1.f;
+  auto const chance = L::number(random) * 0x1p-16f + 0x1p-17f;
+  auto const magnitude = L::select(chance * gap < past, at.lower + 1u, at.lower);
+  return detail::root_code<Code, L>(magnitude, x, group);
+}
+
+/// The codes of numbers, to nearest, of two as near the even one: for conversions. A number that
+/// was decoded gets its code back.
+/// @copydetails encode_root
+template <RootCode Code, class L = OneLane>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words encode_root_to_nearest(
+    typename L::Floats x, RootLevels<Code> const& group) noexcept {
+  auto const at = detail::between_roots<Code, L>(x, group);
+  auto const rest = at.root - at.numbers;
+  auto const half = typename L::Floats{} + 0.5f;
+  auto const of_tie = L::select(rest < half, words<L>(0), at.lower & 1u);
+  auto const raise = L::select(half < rest, words<L>(1), of_tie);
+  return detail::root_code<Code, L>(at.lower + raise, x, group);
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel

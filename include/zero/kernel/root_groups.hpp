@@ -1,0 +1,104 @@
+/// @file
+/// Arrays of root codes on the host, group by group.
+#pragma once
+
+#include "zero/base/config.hpp"
+#include "zero/kernel/lanes.hpp"
+#include "zero/kernel/root_code.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+namespace zero::inline ZERO_NAMESPACE::kernel {
+
+namespace detail {
+
+/// The largest of the words of a group without their signs.
+template <class L>
+[[nodiscard]] ZERO_ALWAYS_INLINE std::uint32_t top_of_group(float const* values) noexcept {
+  auto top = words<L>(0);
+  for (std::size_t i = 0; i < root_group; i += L::count) {
+    auto const magnitude = L::load(values + i) & 0x7fffffffu;
+    top = L::select(L::less(top, magnitude), magnitude, top);
+  }
+  std::uint32_t lanes[L::count];
+  __builtin_memcpy(lanes, &top, sizeof(top));
+  return *std::max_element(std::begin(lanes), std::end(lanes));
+}
+
+/// A whole group; returns its scale.
+/// @param random  16 bits for each element; null to round to nearest
+template <RootCode Code, class L>
+ZERO_ALWAYS_INLINE std::uint8_t encode_group(Code* codes,
+                                             float const* values,
+                                             std::uint16_t const* random) noexcept {
+  std::uint8_t const scale = root_scale<Code>(top_of_group<L>(values));
+  RootLevels<Code> const group(scale);
+  for (std::size_t i = 0; i < root_group; i += L::count) {
+    auto const x = L::of_bits(L::load(values + i));
+    L::store(random == nullptr ? encode_root_to_nearest<Code, L>(x, group)
+                               : encode_root<Code, L>(x, group, L::load(random + i)),
+             codes + i);
+  }
+  return scale;
+}
+
+}  // namespace detail
+
+/// out[i] = the number of codes[i] for i in [0, count), in a group of the scale scales[i / 32].
+/// @par Cost  one pass
+template <Isa I = native, RootCode Code>
+void decode_roots(float* out,
+                  Code const* codes,
+                  std::uint8_t const* scales,
+                  std::size_t count) noexcept {
+  for (std::size_t begin = 0; begin < count; begin += root_group) {
+    float const unit = root_unit<Code>(*scales++);
+    in_lanes<I>((std::min)(count - begin, root_group), [&](auto lanes, std::size_t i) {
+      using L = decltype(lanes);
+      auto const values = decode_root<Code, L>(L::load(codes + begin + i), unit);
+      L::store(L::bits_of(values), out + begin + i);
+    });
+  }
+}
+
+/// codes[i] and scales[i / 32] of values[i] for i in [0, count), where a group begins at 0; the
+/// last group may be a part of one.
+/// @param random  16 random bits for each, by which it is rounded; null to round to nearest
+/// @par Cost  two passes over each group
+template <Isa I = native, RootCode Code>
+void encode_roots(Code* codes,
+                  std::uint8_t* scales,
+                  float const* values,
+                  std::size_t count,
+                  std::uint16_t const* random = nullptr) noexcept {
+  std::size_t i = 0;
+  for (; i + root_group <= count; i += root_group) {
+    *scales++ = detail::encode_group<Code, Lanes<I>>(
+        codes + i, values + i, random == nullptr ? nullptr : random + i);
+  }
+  if (i == count) return;
+  Code last[root_group];
+  float padded[root_group] = {};
+  std::uint16_t bits[root_group] = {};
+  std::copy(values + i, values + count, std::begin(padded));
+  if (random != nullptr) std::copy(random + i, random + count, std::begin(bits));
+  *scales = detail::encode_group<Code, Lanes<I>>(
+      std::begin(last), std::begin(padded), random == nullptr ? nullptr : std::begin(bits));
+  std::copy_n(std::begin(last), count - i, codes + i);
+}
+
+/// The first of `count` codes that stands for no number; `count` if all do.
+/// @par Cost  one pass
+template <RootCode Code>
+[[nodiscard]] std::size_t first_that_is_no_root(Code const* codes,
+                                                std::uint8_t const* scales,
+                                                std::size_t count) noexcept {
+  std::size_t i = 0;
+  while (i < count && is_root(codes[i], scales[i / root_group])) ++i;
+  return i;
+}
+
+}  // namespace zero::inline ZERO_NAMESPACE::kernel
