@@ -134,7 +134,7 @@ def key_of(seed, name, part, array):
     for octet in name.encode():
         hashed = (hashed ^ octet) * 0x100000001B3 & MASK
     key = 0
-    for one in (seed, hashed, part, array):
+    for one in (hashed, part, array, seed):
         key = stir((key ^ one) + 0x9E3779B97F4A7C15 & MASK)
     return key
 
