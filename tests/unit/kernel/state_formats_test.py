@@ -213,6 +213,27 @@ class StateFormats(unittest.TestCase):
                 asked.append((f"encode_{kind} {question}", " ".join([format(scale, "x"), *map(str, codes)])))
             self.hold(asked)
 
+    def test_halves(self):
+        """Numbers whose level has a root between two codes, as exactly as fp32 has it: to the even one."""
+        found = 0
+        for kind, (largest, _, _) in KINDS.items():
+            asked = []
+            for lower in range(4, largest):
+                level = (lower + 0.5) ** 2
+                root = fp32(level / largest**2)
+                x = word(root if kind == "m" else fp32(root * root))
+                for w in range(x - 40, x + 41):
+                    magnitude = number(w) if kind == "m" else fp32(math.sqrt(number(w)))
+                    if fp32(math.sqrt(fp32(magnitude * largest**2))) != lower + 0.5:
+                        continue
+                    found += 1
+                    even = lower + lower % 2
+                    asked.append((f"encode_{kind} 3f800000 n {w:x} n", f"7f {largest} {even}"))
+                    if kind == "m":
+                        asked.append((f"encode_m 3f800000 n {w | 1 << 31:x} n", f"7f 127 {-even}"))
+            self.hold(asked)
+        self.assertGreater(found, 200)
+
     def test_numbers_of_codes(self):
         for kind, (largest, least, most) in KINDS.items():
             codes = range(-largest if kind == "m" else 0, largest + 1)
