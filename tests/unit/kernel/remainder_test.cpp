@@ -99,7 +99,7 @@ TEST_CASE_TEMPLATE("remainders: arrays of every length have the bits of single e
       masters[i] = std::bit_cast<float>(static_cast<std::uint32_t>(mixed(count, i)));
       random[i] = static_cast<std::uint8_t>(mixed(i));
     }
-    for (auto const* const bits : {static_cast<std::uint8_t const*>(nullptr), &random[0]}) {
+    for (auto const* const bits : {static_cast<std::uint8_t*>(nullptr), random.data()}) {
       if (count == 0) continue;
       auto const check = [&](auto isa) {
         std::vector<zero::bf16> parameters(count + 1, zero::bf16(99.f));
