@@ -12,6 +12,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
 /// One number, which is what a device computes with, and what is left of an array on the host.
@@ -130,14 +134,30 @@ struct Lanes {
   }
   template <class T>
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
+#if defined(__AVX2__)
+    // In one instruction, which compilers do not find.
+    if constexpr ((I & isa::avx) != 0 && !std::is_same_v<T, float>) {
+      auto const* const at = reinterpret_cast<__m128i const*>(from);
+      return reinterpret_cast<Words>(sizeof(T) == 2 ? _mm256_cvtepu16_epi32(_mm_loadu_si128(at))
+                                     : std::is_signed_v<T>
+                                         ? _mm256_cvtepi8_epi32(_mm_loadl_epi64(at))
+                                         : _mm256_cvtepu8_epi32(_mm_loadl_epi64(at)));
+    }
+#endif
     detail::Elements<Vectors, T> elements;
     __builtin_memcpy(&elements, from, sizeof(elements));
+    // By way of 16 bits, or g++ takes them one by one.
     if constexpr (std::is_same_v<T, float>) {
       return bits_of(elements);
-    } else if constexpr (std::is_signed_v<T>) {
-      return reinterpret_cast<Words>(__builtin_convertvector(elements, Mask));
-    } else {
+    } else if constexpr (sizeof(T) == 2) {
       return __builtin_convertvector(elements, Words);
+    } else if constexpr (std::is_signed_v<T>) {
+      using Halves = typename Vectors::SignedHalves;
+      return reinterpret_cast<Words>(
+          __builtin_convertvector(__builtin_convertvector(elements, Halves), Mask));
+    } else {
+      using Halves = typename Vectors::Halves;
+      return __builtin_convertvector(__builtin_convertvector(elements, Halves), Words);
     }
   }
   template <class T>
@@ -145,7 +165,8 @@ struct Lanes {
     if constexpr (std::is_same_v<T, float>) {
       __builtin_memcpy(to, &x, sizeof(x));
     } else {
-      auto const narrow = __builtin_convertvector(x, detail::Elements<Vectors, T>);
+      auto const halves = __builtin_convertvector(x, typename Vectors::Halves);
+      auto const narrow = __builtin_convertvector(halves, detail::Elements<Vectors, T>);
       __builtin_memcpy(to, &narrow, sizeof(narrow));
     }
   }
@@ -162,9 +183,9 @@ template <class L>
 /// Calls f(lanes, i) for the elements [0, count): of as many from i on as `lanes` has.
 template <Isa I, class F>
 ZERO_ALWAYS_INLINE void in_lanes(std::size_t count, F const& f) {
-  std::size_t i = 0;
-  for (; i + Lanes<I>::count <= count; i += Lanes<I>::count) f(Lanes<I>{}, i);
-  for (; i < count; ++i) f(OneLane{}, i);
+  std::size_t const whole = count - count % Lanes<I>::count;
+  for (std::size_t i = 0; i < whole; i += Lanes<I>::count) f(Lanes<I>{}, i);
+  for (std::size_t i = whole; i < count; ++i) f(OneLane{}, i);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -42,6 +42,7 @@ struct Vectors<4> {
   using Ints = std::int32_t __attribute__((vector_size(16)));
   using Words = std::uint32_t __attribute__((vector_size(16)));
   using Halves = std::uint16_t __attribute__((vector_size(8)));
+  using SignedHalves = std::int16_t __attribute__((vector_size(8)));
   using Bytes = std::uint8_t __attribute__((vector_size(4)));
   using SignedBytes = std::int8_t __attribute__((vector_size(4)));
 };
@@ -52,6 +53,7 @@ struct Vectors<8> {
   using Ints = std::int32_t __attribute__((vector_size(32)));
   using Words = std::uint32_t __attribute__((vector_size(32)));
   using Halves = std::uint16_t __attribute__((vector_size(16)));
+  using SignedHalves = std::int16_t __attribute__((vector_size(16)));
   using Bytes = std::uint8_t __attribute__((vector_size(8)));
   using SignedBytes = std::int8_t __attribute__((vector_size(8)));
 };

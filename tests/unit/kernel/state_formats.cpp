@@ -154,6 +154,7 @@ void check_word(Word const word, Counts& counts) {
 
   // As many random bits as a word has.
   Word const some = (word * 0x9e3779b9u) >> 24;
+  bool nearest = true;
   for (Word const k : {kernel::narrowed_to_nearest, Word{0}, Word{0xff}, some}) {
     Word const narrow = kernel::narrowed(word, k);
     Word const below = word & 0xffffff00u;
@@ -167,7 +168,7 @@ void check_word(Word const word, Counts& counts) {
     counts.expect(parts.rest <= 0xffu);
     counts.expect(kernel::join_master<std::uint8_t>(parts.parameter, parts.rest) == narrow);
     counts.expect(kernel::narrowed(narrow, some) == narrow);
-    if (k != kernel::narrowed_to_nearest || !is_finite) continue;
+    if (!std::exchange(nearest, false) || !is_finite) continue;
     counts.expect(narrow == nearer(word, below, 0x100u));
     counts.infinite += stays_finite ? 0 : 1;
     counts.infinite_parameter += (parts.parameter & 0x7f80u) == 0x7f80u ? 1 : 0;
