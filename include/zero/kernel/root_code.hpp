@@ -181,7 +181,7 @@ template <RootCode Code, class L = OneLane>
 }
 
 /// The codes of numbers, to nearest, of two as near the even one: for conversions. A number that
-/// was decoded gets its code back.
+/// was decoded gets its code back in a group of the same scale.
 /// @copydetails encode_root
 template <RootCode Code, class L = OneLane>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words encode_root_to_nearest(
