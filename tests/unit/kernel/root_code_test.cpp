@@ -190,7 +190,7 @@ TEST_CASE_TEMPLATE("root codes: the mean over all random bits is what is coded",
                    Signed,
                    Unsigned) {
   constexpr double square = std::is_signed_v<Code> ? 127. * 127. : 255. * 255.;
-  for (std::uint64_t trial = 0; trial < 40; ++trial) {
+  for (std::uint64_t trial = 0; trial < 12; ++trial) {
     // Between code 4, below which there are no others, and the largest.
     double const least = 16. / square;
     double const drawn = static_cast<double>(mixed(trial) >> 11) * 0x1p-53;
