@@ -74,6 +74,8 @@ namespace detail {
 
 /// The stream of an array in an update. Seed and count may be words of a device.
 /// @param array  `random_key` of it
+/// @param seed   of the optimizer
+/// @param count  updates of the tensor, this one included
 [[nodiscard]] ZERO_HOST_DEVICE constexpr RandomStream random_stream(std::uint64_t array,
                                                                     std::uint64_t seed,
                                                                     std::uint64_t count) noexcept {
@@ -104,6 +106,7 @@ template <class Bits>
 }
 
 /// The random bits of one element, 16 or 8 of them.
+/// @param stream   of its array, in this update
 /// @param element  its number in the whole tensor, or in the whole stack
 template <class Bits>
 [[nodiscard]] ZERO_HOST_DEVICE constexpr Bits random_bits(RandomStream stream,

@@ -43,7 +43,8 @@ template <Remainder Rest, class L = OneLane>
 }
 
 /// The masters of parts: the bits that were split.
-/// @param rest  with zeros above its bits
+/// @param parameter  bf16, in the lower half; bits above it do not count
+/// @param rest       with zeros above its bits
 template <Remainder Rest, class L = OneLane>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words join_master(
     typename L::Words parameter, typename L::Words rest) noexcept {
@@ -81,7 +82,7 @@ void join_masters(float* masters,
 }
 
 /// parameters[i] and rests[i] = the parts of masters[i], for i in [0, count).
-/// @param random  with remainders of 8 bits, as many random ones for each; null to round to nearest
+/// With remainders of 8 bits, random[i] has as many random ones; null rounds to nearest.
 /// @par Cost  one pass
 template <Isa I = native, Remainder Rest>
 void split_masters(bf16* parameters,

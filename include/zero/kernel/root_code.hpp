@@ -39,15 +39,15 @@ inline constexpr std::uint8_t root_not_finite = 255;
 /// The codes of one kind.
 template <RootCode Code>
 struct RootGrid {
-  static constexpr bool has_sign = std::same_as<Code, std::int8_t>;
-  static constexpr int largest = has_sign ? 127 : 255;
-  static constexpr auto square = static_cast<float>(largest * largest);
+  static constexpr bool has_sign = std::same_as<Code, std::int8_t>;      ///< of the numbers
+  static constexpr int largest = has_sign ? 127 : 255;                   ///< N
+  static constexpr auto square = static_cast<float>(largest * largest);  ///< N²
   /// Of a number that is not 0. A root that became 0, under a mean that did not, would be divided
   /// by; and codes near it would make quotients many times too large.
   static constexpr int least = has_sign ? 0 : 4;
   /// Scales between which neither what is coded nor a factor on the way is subnormal or infinite.
   static constexpr int least_scale = has_sign ? 15 : 76;
-  static constexpr int most_scale = has_sign ? 254 : 190;
+  static constexpr int most_scale = has_sign ? 254 : 190;  ///< the other end
 };
 
 /// Does a code stand for a number, in a group of such a scale? Files are held against this.
@@ -181,8 +181,8 @@ template <RootCode Code, class L = OneLane>
 }
 
 /// The codes of numbers, to nearest, of two as near the even one: for conversions. A number that
-/// was decoded gets its code back in a group of the same scale.
-/// @copydetails encode_root
+/// was decoded gets its code back in a group of the same scale. Arguments and result are those of
+/// `encode_root`.
 template <RootCode Code, class L = OneLane>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words encode_root_to_nearest(
     typename L::Floats x, RootLevels<Code> const& group) noexcept {

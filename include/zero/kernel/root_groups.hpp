@@ -66,7 +66,7 @@ void decode_roots(float* out,
 
 /// codes[i] and scales[i / 32] of values[i] for i in [0, count), where a group begins at 0; the
 /// last group may be a part of one.
-/// @param random  16 random bits for each, by which it is rounded; null to round to nearest
+/// random[i] has 16 random bits, by which it is rounded; null rounds to nearest.
 /// @par Cost  two passes over each group
 template <Isa I = native, RootCode Code>
 void encode_roots(Code* codes,
