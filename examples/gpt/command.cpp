@@ -1,6 +1,7 @@
 #include "command.hpp"
 
 #include "available.hpp"
+#include "base_file.hpp"
 #include "capacity.hpp"
 #include "configurations.hpp"
 #include "report.hpp"
@@ -154,6 +155,13 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--export", options.export_file, "Write the trained model as a safetensors file")
       ->excludes(compare);
   app.add_option("--resume", options.resume, "Go on from the newest checkpoint in this directory");
+  auto* const base =
+      app.add_option("--base", options.base, "Fine-tune this model, which --export has written");
+  app.add_option("--lora",
+                 options.lora,
+                 "Rank of the adapters that are trained, while the base is frozen in 8 bits")
+      ->check(CLI::Range(1, 65536))
+      ->needs(base);
 }
 
 Text prepare(Options const& options) {
@@ -169,6 +177,13 @@ Text prepare(Options const& options) {
         "-DZERO_WITH_CHECKPOINT=ON");
   }
   check_grid(options);
+  if (options.base.empty() != (options.lora == 0)) {
+    throw std::runtime_error("--base needs --lora, such as --lora 8: the base itself is frozen");
+  }
+  if (options.lora > 0 && options.model_parallel > 1) {
+    throw std::runtime_error(
+        "--lora needs --model-parallel 1: a rank computes with all of a unit's base");
+  }
   if (options.model_parallel == 1 && options.activations == "partitioned") {
     throw std::runtime_error(
         "--activations partitioned shares them out over --model-parallel ranks");
@@ -188,6 +203,7 @@ Text prepare(Options const& options) {
   }
   std::vector<std::filesystem::path> const files(names.begin(), names.end());
   Text text = load_text(files);
+  if (options.lora > 0) text.base = BaseFile(options.base).identify(options.model);
   auto const context = static_cast<std::size_t>(options.model.context);
   if (text.training.size() <= context) {
     throw std::runtime_error("the text has " + std::to_string(text.training.size()) +

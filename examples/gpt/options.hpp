@@ -41,6 +41,8 @@ struct Options {
   bool async_save = false;
   std::string resume;       ///< directory of checkpoints; empty: start anew
   std::string export_file;  ///< of the trained model; empty: none
+  std::string base;         ///< file of the model to fine-tune; empty: train a new one
+  int lora = 0;             ///< rank of its adapters; 0 without a base
 
   /// Linear warm-up over a tenth of the steps, then half a cosine down to a tenth of the rate.
   [[nodiscard]] float scheduled_rate(int step) const;

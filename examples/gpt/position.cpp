@@ -22,6 +22,7 @@ nlohmann::json settings(Options const& options, Text const& text) {
           {"lr", options.learning_rate},
           {"clip", options.clip},
           {"seed", options.seed},
+          {"base", text.base},
           {"text", hash}};
 }
 
@@ -38,9 +39,12 @@ Resumption resumption(nlohmann::json const& saved, Options const& options, Text 
   nlohmann::json before = saved.at("settings");
   // Older checkpoints are of runs that did not have the option.
   before.emplace("model_parallel", 1);
+  before.emplace("base", 0);
   nlohmann::json const here = settings(options, text);
   for (auto const& [name, now] : here.items()) {
     if (before.at(name) == now) continue;
+    // Adapters mean nothing to another base, which the checkpoint does not have.
+    if (name == "base") throw std::runtime_error("its adapters are of another base");
     if (name == "heads") {
       throw std::runtime_error("it is of a model of " + before.at(name).dump() + " heads");
     }

@@ -52,6 +52,7 @@ bool bit_identical(std::vector<StageResult> const& results) {
 
 std::string comparison_table(std::vector<StageResult> const& results) {
   bool const named = !results.empty() && !results.front().configuration.empty();
+  bool const tuned = !results.empty() && results.front().base > 0;
   std::size_t const width = named ? 18 : 14;
   std::string table;
   auto const row = [&](std::string const& title,
@@ -77,6 +78,10 @@ std::string comparison_table(std::vector<StageResult> const& results) {
       if (i >= zero::optimizer_role_count && !used) continue;
       row("  " + std::string(zero::name(role)),
           [&](StageResult const& r) { return with_commas((r.*bytes)[role]); });
+      if (!tuned || role != zero::Role::parameters) continue;
+      row("    of the frozen base", [](StageResult const& r) { return with_commas(r.base); });
+      row("    of the adapters",
+          [&](StageResult const& r) { return with_commas((r.*bytes)[role] - r.base); });
     }
     row("  total", [&](StageResult const& r) { return with_commas((r.*bytes).total()); });
   };
@@ -110,6 +115,7 @@ std::string to_json(std::vector<StageResult> const& results) {
          {"grad_norms", result.norms},
          {"checksum", result.checksum},
          {"bytes_per_rank", {{"planned", by_role(result.planned)}, {"held", by_role(result.held)}}},
+         {"base_bytes_per_rank", result.base},
          {"slower_bytes_per_rank", result.held_slower},
          {"working_bytes_per_rank", result.working},
          {"needed_bytes_per_rank", result.needed},

@@ -27,6 +27,7 @@ struct StageResult {
   std::string activations;        ///< as `--activations` names them
   zero::MemoryBytes planned{};    ///< by optimizer and activation checkpoints
   zero::MemoryBytes held{};       ///< by them
+  std::uint64_t base = 0;         ///< of `held`, the parameters of a frozen base
   std::uint64_t held_slower = 0;  ///< of activation checkpoints, in the slower memory
   std::uint64_t working = 0;      ///< that the model computes with
   std::uint64_t needed = 0;  ///< the smallest budget that would have been enough, if there was one
@@ -148,6 +149,11 @@ class Recorder {
     auto const plan = optimizer.plan(static_cast<std::uint64_t>(options_->accumulate));
     add(plan.memory, result_.planned);
     add(optimizer.held(), result_.held);
+    std::size_t const shares = Optimizer::sharding.parameters ? std::size_t(plan.world_size) : 1;
+    for (std::size_t k = 0; k < plan.types.size(); ++k) {
+      if (!plan.types[k].frozen()) continue;
+      result_.base += plan.kind_elements[k] / shares * zero::size_of(plan.types[k].parameter);
+    }
     result_.working = workspace.held();
     result_.needed = workspace.allocator().needed();
     result_.predicted_elements = plan.traffic.total();

@@ -20,6 +20,7 @@ namespace gpt {
 /// Bytes to learn from, and bytes kept back to measure on.
 struct Text {
   std::vector<std::uint8_t> training, validation;
+  std::uint64_t base = 0;  ///< what identifies the base of a run that fine-tunes
 
   /// Appends one document: its last `held_back` share goes to validation. Every document gives its
   /// part, so both halves speak of the same things.

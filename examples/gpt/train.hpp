@@ -2,6 +2,7 @@
 /// The training loop: everything a trainer has to know of zero.
 #pragma once
 
+#include "adapters.hpp"
 #include "keeper.hpp"
 #include "model.hpp"
 #include "options.hpp"
@@ -12,6 +13,8 @@
 #include "zero/zero.hpp"
 
 #include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,6 +26,29 @@ auto spans(Unit const& unit) {
   std::vector<decltype(unit[0])> list;
   for (std::size_t i = 0; i < unit.size(); ++i) list.push_back(unit[i]);
   return list;
+}
+
+/// A unit's passes, with adapters where there are any. A device has none.
+template <class Network, class Weights>
+void forward_unit(Network& network, Adapters& adapters, Weights const& weights) {
+  if constexpr (std::is_same_v<Network, Gpt<>>) {
+    if (adapters) return network.forward(weights.unit(), adapters.merge(weights));
+  }
+  network.forward(weights.unit(), spans(weights));
+}
+template <class Network, class Weights, class Gradients>
+void backward_unit(Network& network,
+                   Adapters& adapters,
+                   Weights const& weights,
+                   Gradients const& gradients) {
+  int const unit = weights.unit();
+  if constexpr (std::is_same_v<Network, Gpt<>>) {
+    if (adapters) {
+      network.backward(unit, adapters.merge(weights), adapters.zeros(unit));
+      return adapters.add_gradients(weights, gradients);
+    }
+  }
+  network.backward(unit, spans(weights), spans(gradients));
 }
 
 inline zero::AdamW adamw(Options const& options) {
@@ -53,18 +79,25 @@ void train_rank(Ranks& ranks,
                 Recorder<World>& recorder,
                 Memory memory) {
   zero::ShardedOptimizer optimizer{ranks,
-                                   describe(options.model, place),
+                                   options.lora > 0 ? describe_adapted(options.model, options.lora)
+                                                    : describe(options.model, place),
                                    Stage{},
                                    Precision{},
                                    Accumulation{},
                                    memory,
                                    adamw(options),
                                    zero::Bucket{options.bucket}};
-  optimizer.load_parameters(
-      [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
-        auto const index = static_cast<int>(&tensor - optimizer.tensors().data());
-        initial_values(options.model, options.seed, index, first, values, place);
-      });
+  if (options.lora > 0) {
+    auto const base = load_adapted(optimizer, options);
+    recorder.say("rank 0 read " + std::to_string(base.bytes_read()) + " of the " +
+                 std::to_string(base.size()) + " bytes of " + options.base);
+  } else {
+    optimizer.load_parameters(
+        [&](zero::Tensor const& tensor, std::size_t first, std::span<float> values) {
+          auto const index = static_cast<int>(&tensor - optimizer.tensors().data());
+          initial_values(options.model, options.seed, index, first, values, place);
+        });
+  }
 
   Keeper keeper(
       optimizer, options, text, place, [&](std::string const& note) { recorder.say(note); });
@@ -72,11 +105,12 @@ void train_rank(Ranks& ranks,
 
   Workspace workspace(memory.allocator);
   auto model = make_network(&workspace);
+  Adapters adapters(options, &workspace);
   Batch batch;
   auto const forward = [&](auto& network) {
     for (int const unit : optimizer.units()) {
       auto const weights = optimizer.parameters(unit);
-      network.forward(unit, spans(weights));
+      forward_unit(network, adapters, weights);
     }
   };
 
@@ -96,7 +130,7 @@ void train_rank(Ranks& ranks,
       for (int const unit : optimizer.units_backward()) {
         auto const weights = optimizer.parameters(unit);
         auto gradients = optimizer.gradients(unit);
-        model.backward(unit, spans(weights), spans(gradients));
+        backward_unit(model, adapters, weights, gradients);
         optimizer.reduce(std::move(gradients));
       }
     }

@@ -149,6 +149,12 @@ class CudaTrainer(TrainerTest):
                 ("--ranks", "--ranks", "65")):
             self.assertIn(words, self.refused(*arguments), arguments)
 
+    def test_a_base_is_tuned_on_the_host(self):
+        self.require_checkpoints(TRAIN_GPT)
+        self.on_host("--steps", "1", "--export", "base")
+        refused = self.refused("--base", self.folder / "base", "--lora", "4")
+        self.assertIn("--lora is of train_gpt, which adds adapters", refused)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -30,6 +30,23 @@ TEST_CASE("what has changed is said, and older checkpoints are of one rank for e
   CHECK(changed(saved, options) == "model_parallel was 1");
 }
 
+TEST_CASE("adapters of another base are refused, and older checkpoints are of none") {
+  gpt::Options const options;
+  gpt::Text const text{.training = {}, .validation = {}, .base = 3};
+  auto saved = gpt::position(options, text, 7);
+  CHECK(gpt::resumption(saved, options, text).next_step == 7);
+  auto const refused = [&](gpt::Text const& now) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(gpt::resumption(saved, options, now)),
+                         "cannot resume from the checkpoint: its adapters are of another base",
+                         std::runtime_error);
+  };
+  refused({.training = {}, .validation = {}, .base = 4});
+  refused({});
+  saved["settings"].erase("base");
+  refused(text);
+  CHECK(gpt::resumption(saved, options, {}).changed.empty());
+}
+
 TEST_CASE("a step that is no number of steps is refused in words") {
   gpt::Options const options;
   nlohmann::json const sound = gpt::position(options, {}, 7);

@@ -6,10 +6,12 @@ usage: trainer_test.py TRAIN_GPT
 import importlib.util
 import json
 import math
+import operator
 import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -411,6 +413,182 @@ class Checkpoints(Program):
                 (str(file), "--save", file),
                 ("'wte'", "--resume", "run", "--channels", "4"),
                 ("2 heads", "--resume", "run", "--heads", "4")):
+            self.assertIn(words, self.refused(*arguments), arguments)
+
+
+class FineTuning(Program):
+    """A base that is trained here once and frozen in 8 bits, and adapters that learn another text."""
+
+    exported = None
+    trained = None
+
+    def setUp(self):
+        super().setUp()
+        self.require_checkpoints(TRAIN_GPT)
+        self.model = SMALL | {"--layers": 2, "--heads": 4, "--channels": 40}
+        self.base = self.folder / "base.safetensors"
+        if not FineTuning.exported:
+            FineTuning.trained = self.losses_of("--ranks", "2", "--steps", "300", "--lr", "0.01",
+                                                "--export", self.base)
+            FineTuning.exported = self.base.read_bytes()
+        self.base.write_bytes(FineTuning.exported)
+        self.lora = ("--base", self.base, "--lora", "8")
+
+    def losses_of(self, *arguments):
+        return self.stages(*arguments)[1][0]["losses"]
+
+    def other_text(self):
+        self.text.write_text("".join(f"0x{i * i:08x} 0x{i * 7919:08x}\n" for i in range(400)))
+
+    def compared(self, *arguments):
+        run, result = self.result("--compare", *self.lora, *arguments)
+        self.assertIn("bit-identical under all stages", run.stdout)
+        self.assertIs(result["bit_identical"], True)
+        for stage in result["stages"]:
+            self.assertEqual(stage["losses"], result["stages"][0]["losses"])
+            self.assertEqual(stage["bytes_per_rank"]["planned"], stage["bytes_per_rank"]["held"])
+            traffic = stage["elements_per_step"]
+            self.assertEqual(traffic["predicted"], traffic["counted"])
+        return run, result["stages"]
+
+    def test_same_bits_under_all_stages(self):
+        for ranks in ("1", "2", "3"):
+            with self.subTest(ranks=ranks):
+                self.compared("--ranks", ranks, "--steps", "6")
+        for options in (("--precision", "bf16", "--ranks", "2", "--accumulate", "2"),
+                        ("--precision", "fp16", "--ranks", "3", "--activations", "recompute")):
+            with self.subTest(options=options):
+                self.compared(*options, "--steps", "6")
+
+    def test_the_base_is_where_it_was_and_adapters_learn(self):
+        # The same text: the base in 8 bits is nearly as good as it was.
+        base = sum(self.trained[-20:]) / 20
+        same = self.losses_of("--ranks", "2", "--steps", "20", "--lr", "1e-8", *self.lora)
+        self.assertLess(abs(sum(same) / 20 - base), 0.25)
+        self.assertLess(sum(same) / 20, self.trained[0] - 1)
+        self.other_text()
+        losses = self.losses_of("--ranks", "2", "--steps", "120", "--lr", "0.01", *self.lora)
+        self.assertLess(sum(losses[-10:]) / 10, losses[0] - 1)
+        # They are all that is trained: without a rate nothing changes.
+        still = self.losses_of("--ranks", "2", "--steps", "120", "--lr", "1e-8", *self.lora)
+        self.assertGreater(sum(still[-10:]) / 10, losses[0] - 0.5)
+
+    def test_what_each_rank_holds(self):
+        run, stages = self.compared("--ranks", "3", "--steps", "2")
+        matrices = [(120, 40), (40, 40), (160, 40), (40, 160)]
+        adapters = 2 * sum(8 * (rows + columns) for rows, columns in matrices)
+        coded = 2 * sum(rows * (columns + 4 * ((columns + 31) // 32)) for rows, columns in matrices)
+        # Embeddings; norms and biases of blocks; the last norm.
+        plain = (256 + 16) * 40 + 2 * (4 * 40 + 120 + 40 + 160 + 40) + 2 * 40
+        whole, shared = (stages[i]["bytes_per_rank"]["held"] for i in (0, 3))
+
+        def check(expected, found):
+            """Arrays are padded: to a share of 512 elements for each rank."""
+            self.assertLessEqual(expected, found)
+            self.assertLess(found, expected + 65536)
+
+        bases = [stage["base_bytes_per_rank"] for stage in stages]
+        check(2 * 4 * adapters, whole["state"])
+        check(coded + 4 * plain, bases[0])
+        check(4 * adapters, whole["parameters"] - bases[0])
+        # Shared out under the last stage alone, to equal shares.
+        self.assertEqual(bases[:3], [bases[0]] * 3)
+        check(coded + 4 * plain, 3 * bases[3])
+        check(4 * adapters, 3 * (shared["parameters"] - bases[3]))
+        # The table says so.
+        held = run.stdout.split("bytes per rank, held")[1].splitlines()
+        for title, figures in (("of the frozen base", bases),
+                               ("of the adapters", [stage["bytes_per_rank"]["held"]["parameters"] - base
+                                                    for stage, base in zip(stages, bases)])):
+            (row,) = (line for line in held if title in line)
+            self.assertEqual(row.split(title)[1].split(), [f"{figure:,}" for figure in figures])
+        self.assertNotIn("base", self.succeeds("--steps", "1").stdout)
+
+    def test_a_rank_reads_its_share(self):
+        for ranks, stage, least, most in (("2", "replicated", 1, 1.05), ("4", "pos+g+p", 0.3, 0.7)):
+            run = self.succeeds("--ranks", ranks, "--stage", stage, "--steps", "1", *self.lora)
+            words = run.stderr.split("rank 0 read ")[1].split()
+            read, size = int(words[0]), int(words[3])
+            self.assertEqual(size, sum(end - begin for begin, end, _ in self.tensors(self.base).values()))
+            # Its own, and the next rank's to compare.
+            self.assertLessEqual(least * size, read)
+            self.assertLess(read, most * size)
+
+    def tensors(self, path):
+        """Where the tensors of a file begin and end, and their shapes."""
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        return {name: (8 + size + entry["data_offsets"][0], 8 + size + entry["data_offsets"][1],
+                       entry["shape"])
+                for name, entry in json.loads(data[8:8 + size]).items() if name != "__metadata__"}
+
+    def values(self, path, name):
+        begin, end, shape = self.tensors(path)[name]
+        values = struct.unpack(f"{(end - begin) // 4}f", path.read_bytes()[begin:end])
+        return [values[row * shape[1]:(row + 1) * shape[1]] for row in range(shape[0])]
+
+    def test_exported_adapters_are_all_that_was_learnt(self):
+        self.other_text()
+        path = self.folder / "adapters.safetensors"
+        _, (tuned,) = self.stages("--ranks", "3", "--stage", "pos+g+p", "--steps", "120", "--lr", "0.01",
+                                  *self.lora, "--export", path)
+        adapters, base = self.tensors(path), self.tensors(self.base)
+        matrices = [name for name, (_, _, shape) in base.items() if name.startswith("h") and len(shape) == 2]
+        self.assertEqual(len(matrices), 2 * 4)
+        self.assertEqual(set(adapters), {name + end for name in matrices for end in (".lora_A", ".lora_B")})
+        self.assertEqual(adapters["h1.fc.w.lora_A"][2], [8, 40])
+        self.assertEqual(adapters["h1.fc.w.lora_B"][2], [160, 8])
+        # Another program adds them to the base as LoRA says, and has the model that was trained.
+        merged = bytearray(self.base.read_bytes())
+        for name in matrices:
+            a = list(zip(*self.values(path, name + ".lora_A")))
+            place = base[name][0]
+            for w, b in zip(self.values(self.base, name), self.values(path, name + ".lora_B")):
+                row = [x + 16 / 8 * sum(map(operator.mul, b, column)) for x, column in zip(w, a)]
+                struct.pack_into(f"{len(row)}f", merged, place, *row)
+                place += 4 * len(row)
+        self.base.write_bytes(merged)
+        losses = self.losses_of("--ranks", "3", "--steps", "10", "--lr", "1e-8", *self.lora)
+        self.assertLess(tuned["losses"][-1], tuned["losses"][0] - 1)
+        self.assertLess(abs(sum(losses) - sum(tuned["losses"][-10:])) / 10, 0.3)
+
+    def test_a_run_that_goes_on(self):
+        common = ("--ranks", "2", *self.lora)
+        losses = self.losses_of("--steps", "10", *common)
+        self.succeeds("--save", "run", "--save-every", "5", "--async-save", "--steps", "10", *common)
+        newest = max((self.folder / "run").glob("*-step-*"))
+        # The base is not saved again.
+        begin, _, _ = self.tensors(self.base)["wte"]
+        files = [file.read_bytes() for file in newest.iterdir()]
+        self.assertGreater(len(files), 1)
+        self.assertFalse([file for file in files if self.base.read_bytes()[begin:begin + 64] in file])
+        shutil.rmtree(newest)
+        for ranks, stage in (("2", "replicated"), ("2", "pos+g+p")):
+            _, stages = self.stages("--resume", "run", "--steps", "10", "--stage", stage, *common)
+            self.assertEqual(stages[0]["losses"], losses[5:])
+        said = self.failing("--resume", "run", *common[:-1], "4")
+        self.assertIn("'h0.qkv.w.lora_A'", said)
+        other = bytearray(self.base.read_bytes())
+        other[begin] ^= 1
+        self.base.write_bytes(other)
+        self.assertIn("its adapters are of another base", self.failing("--resume", "run", *common))
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        junk = self.folder / "junk"
+        junk.write_bytes(b"no model of any kind")
+        cut = self.folder / "cut"
+        cut.write_bytes(self.base.read_bytes()[:-100])
+        for words, *arguments in (
+                ("--base", "--lora", "8"),
+                ("--lora", "--base", self.base),
+                ("--lora", "--base", self.base, "--lora", "0"),
+                ("--model-parallel", *self.lora, "--ranks", "2", "--model-parallel", "2"),
+                ("cannot read nowhere", "--base", "nowhere", "--lora", "8"),
+                ("junk is no base", "--base", junk, "--lora", "8"),
+                ("it ends in", "--base", cut, "--lora", "8"),
+                ("has 'wte' of shape [256,40], and this model of [256,20]", *self.lora, "--channels", "20"),
+                ("has no tensor 'h2.ln1.g'", *self.lora, "--layers", "3"),
+                ("12 tensors that this model has not", *self.lora, "--layers", "1")):
             self.assertIn(words, self.refused(*arguments), arguments)
 
 

@@ -38,7 +38,7 @@ class Keeper {
         say_(std::move(say)) {
     if (options.save.empty()) return;
     zero::CheckpointOptions how{.keep = options.keep};
-    if (options.async_save) how.snapshot_bytes = zero::Checkpoints::plan(optimizer);
+    if (options.async_save) how.snapshot_bytes = zero::Checkpoints::plan(optimizer, 0, frozen);
     saves_.emplace(options.save, how);
   }
 
@@ -67,7 +67,8 @@ class Keeper {
     bool const due = last || (options_->save_every > 0 && (step + 1) % options_->save_every == 0);
     say_saved(due ? saves_->finish() : saves_->poll());
     if (!due) return;
-    zero::SaveOptions const what{.user = position(*options_, *text_, step + 1), .parts = parts_};
+    zero::SaveOptions const what{
+        .user = position(*options_, *text_, step + 1), .parts = parts_, .frozen = frozen};
     if (options_->async_save) {
       saves_->save_async(*optimizer_, what);
       if (last) say_saved(saves_->finish());
@@ -79,11 +80,14 @@ class Keeper {
   /// Exports a model that was trained to its end.
   void end_training(bool stopped) {
     if (stopped || options_->export_file.empty()) return;
-    auto const& file = options_->export_file;
-    say_("exported " + zero::export_model(*optimizer_, file, {.parts = parts_}).path);
+    zero::ExportOptions const what{.parts = parts_, .frozen = frozen};
+    say_("exported " + zero::export_model(*optimizer_, options_->export_file, what).path);
   }
 
  private:
+  // A base has a file of its own, so adapters are saved and exported alone.
+  static constexpr bool frozen = false;
+
   void say_saved(std::optional<zero::SaveReport> const& report) const {
     if (report) say_("saved " + report->path);
   }

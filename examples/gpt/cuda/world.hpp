@@ -31,6 +31,9 @@ inline void check_device(Options const& options) {
   if (options.precision == "fp16") {
     refuse("--precision fp16 is of train_gpt; on a device products are of fp32 or bf16");
   }
+  if (options.lora > 0) {
+    refuse("--lora is of train_gpt, which adds adapters to a base in the host's memory");
+  }
   if (char const* const why = device_refusal(options.model)) refuse(why);
 }
 
