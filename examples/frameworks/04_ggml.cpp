@@ -1,23 +1,40 @@
 // A graph: ggml's, cut where its nodes go from one unit's parameters to another's.
 //
-// The library owns weights and gradients, to which ggml's tensors point while guards have them.
+// The library owns weights and gradients, to which ggml's tensors point while guards have them. One
+// matrix is F16, one is Q8_0 and frozen, with adapters beside it, and one is F32.
 // prints: 4 stages, 1 result, loss 0.0
 
 #include "ggml_units.hpp"
-#include <zero/zero.hpp>
 
 #include <ggml-cpp.h>
 #include <ggml-cpu.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-constexpr std::size_t width = 24, samples = 32;
+constexpr std::size_t width = 32, samples = 32, thin = 4;
 
-/// Linear layers learn to give back what they are given; returns all parameters.
+/// 16-bit parameters, whose gradients are float in ggml, beside those in fp32.
+using Types = zero::ByTensor<zero::MixedFloatGradients<zero::fp16>, zero::Fp32>;
+
+/// How matrices begin.
+float initial(std::size_t element) { return element % (width + 1) == 0 ? 0.5f : 0.02f; }
+
+/// The frozen matrix, as a file would have it.
+std::vector<std::byte> quantised(ggml_tensor const* matrix) {
+  std::vector<float> values(width * width);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial(i);
+  std::vector<std::byte> blocks(ggml_nbytes(matrix));
+  ggml_quantize_chunk(matrix->type, values.data(), blocks.data(), 0, width, width, nullptr);
+  return blocks;
+}
+
+/// Linear layers learn to give back what they are given; returns all trained parameters.
 template <class Stage>
 std::vector<float> train(zero::InProcess& comm, float& loss) {
   ggml_context_ptr const context(ggml_init({std::size_t{1} << 22, nullptr, false}));
@@ -31,39 +48,56 @@ std::vector<float> train(zero::InProcess& comm, float& loss) {
   }
   ggml_tensor* values = input;
   std::vector<Weight> weights;
+  weights.emplace_back(ctx, 0, GGML_TYPE_F16, width, width);
+  weights.emplace_back(ctx, 1, GGML_TYPE_Q8_0, width, width);
+  weights.emplace_back(ctx, 1, GGML_TYPE_F32, width, thin);
+  weights.emplace_back(ctx, 1, GGML_TYPE_F32, thin, width);
+  weights.emplace_back(ctx, 2, GGML_TYPE_F32, width, width);
   std::vector<zero::Tensor> model;
-  for (int unit = 0; unit < 3; ++unit) {
-    weights.emplace_back(ctx, unit, width, width);
-    model.push_back({.name = "w" + std::to_string(unit), .shape = {width, width}, .unit = unit});
-    values = ggml_mul_mat(ctx, weights.back().parameter, values);
+  for (char const* const name : {"first", "base", "a", "b", "last"}) {
+    model.push_back(weights[model.size()].describe(name));
   }
+  auto const times = [&](std::size_t weight, ggml_tensor* x) {
+    return ggml_mul_mat(ctx, weights[weight].parameter, x);
+  };
+  values = times(0, values);
+  values = ggml_add(ctx, times(1, values), times(3, times(2, values)));
+  values = times(4, values);
   ggml_tensor* const squares = ggml_sqr(ctx, ggml_sub(ctx, values, input));
   ggml_tensor* const mean = ggml_scale(ctx, ggml_sum(ctx, squares), 1.f / samples);
   std::vector<Piece> const pieces = pieces_of(ctx, mean, weights);
 
-  zero::ShardedOptimizer opt{comm, model, Stage{}, zero::AdamW{.lr = 0.01}};
+  zero::ShardedOptimizer opt{comm, model, Stage{}, Types{}, zero::AdamW{.lr = 0.01}};
   opt.load_parameters([](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
-    for (float& value : out) value = first++ % (width + 1) == 0 && tensor.unit != 1 ? 0.5f : 0.1f;
+    for (float& value : out) value = tensor.name == "b" ? 0.f : initial(first++);
+  });
+  auto const base = quantised(weights[1].parameter);
+  opt.load_bytes([&](zero::Tensor const&, std::size_t first, std::span<std::byte> out) {
+    std::copy_n(base.data() + first, out.size(), out.data());
   });
   while (opt.steps() < 300) {
     for (Piece const& piece : pieces) {
       auto const w = opt.parameters(piece.unit);
-      point(weights, &Weight::parameter, w);
+      point_parameters(weights, w);
       if (!piece.backward) {
         compute(backend.get(), piece);
         continue;
       }
       auto g = opt.gradients(piece.unit);
-      point(weights, &Weight::gradient, g);
+      point_gradients(weights, g);
       compute(backend.get(), piece);
       opt.reduce(std::move(g));
     }
     opt.step();
   }
   loss = ggml_get_data_f32(mean)[0];
-  std::vector<float> result;
   auto const all = opt.full_parameters();
-  for (std::size_t t = 0; t < 3; ++t) result.insert(result.end(), all[t].begin(), all[t].end());
+  std::vector<float> result(all.template as<zero::fp16>("first").begin(),
+                            all.template as<zero::fp16>("first").end());
+  for (char const* const name : {"a", "b", "last"}) {
+    auto const more = all.template as<float>(name);
+    result.insert(result.end(), more.begin(), more.end());
+  }
   return result;
 }
 

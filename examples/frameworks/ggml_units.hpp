@@ -1,26 +1,49 @@
 // Cuts a graph of ggml's at the units of a model, whose parameters are gathered one after another.
 #pragma once
 
+#include <zero/zero.hpp>
+
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
-/// A parameter and its gradient, which have no memory of their own.
+/// A parameter and its gradient, which have no memory of their own. Quantised blocks are frozen.
 struct Weight {
-  Weight(ggml_context* ctx, int its_unit, long columns, long rows) : unit(its_unit) {
+  Weight(ggml_context* ctx, int its_unit, ggml_type type, long columns, long rows)
+      : unit(its_unit) {
     ggml_set_no_alloc(ctx, true);
-    parameter = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, columns, rows);
-    gradient = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, columns, rows);  // a float, always
+    parameter = ggml_new_tensor_2d(ctx, type, columns, rows);
+    if (!ggml_is_quantized(type)) {
+      gradient = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, columns, rows);  // a float, always
+      ggml_set_param(parameter);
+    }
     ggml_set_no_alloc(ctx, false);
-    ggml_set_param(parameter);
   }
 
   [[nodiscard]] bool has(ggml_tensor const* tensor) const {
-    if (tensor != nullptr && tensor->view_src != nullptr) tensor = tensor->view_src;
+    if (tensor == nullptr) return false;
+    if (tensor->view_src != nullptr) tensor = tensor->view_src;
     return tensor == parameter || tensor == gradient;
+  }
+
+  /// What the optimizer has to know of it: blocks are bytes, and so many in a row.
+  [[nodiscard]] zero::Tensor describe(std::string name) const {
+    bool const frozen = gradient == nullptr;
+    auto const row = frozen ? ggml_row_size(parameter->type, parameter->ne[0])
+                            : static_cast<std::size_t>(parameter->ne[0]);
+    return {.name = std::move(name),
+            .shape = {static_cast<std::size_t>(parameter->ne[1]), row},
+            .unit = unit,
+            .dtype = frozen                             ? zero::DType::u8
+                     : parameter->type == GGML_TYPE_F16 ? zero::DType::f16
+                                                        : zero::DType::f32,
+            .frozen = frozen};
   }
 
   int unit = 0;
@@ -72,13 +95,31 @@ inline std::vector<Piece> pieces_of(ggml_context* ctx,
   return pieces;
 }
 
-/// Points a unit's parameters, or its gradients, at what a guard has.
+/// Points a unit's parameters at what a guard has, in their types.
 template <class Guard>
-void point(std::vector<Weight> const& weights, ggml_tensor* Weight::*which, Guard const& guard) {
+void point_parameters(std::vector<Weight> const& weights, Guard const& guard) {
   std::size_t t = 0;
   for (Weight const& weight : weights) {
-    // ggml knows no constant tensors.
-    if (weight.unit == guard.unit()) (weight.*which)->data = const_cast<float*>(guard[t++].data());
+    if (weight.unit != guard.unit()) continue;
+    void const* data = nullptr;
+    switch (weight.parameter->type) {
+      case GGML_TYPE_F32: data = guard.template as<float>(t).data(); break;
+      case GGML_TYPE_F16: data = guard.template as<zero::fp16>(t).data(); break;
+      default: data = guard.template as<std::uint8_t>(t).data();
+    }
+    weight.parameter->data = const_cast<void*>(data);  // ggml knows no constant tensors
+    ++t;
+  }
+}
+
+/// The same for gradients, of which frozen tensors have none.
+template <class Guard>
+void point_gradients(std::vector<Weight> const& weights, Guard const& guard) {
+  std::size_t t = 0;
+  for (Weight const& weight : weights) {
+    if (weight.unit != guard.unit()) continue;
+    if (weight.gradient != nullptr) weight.gradient->data = guard.template as<float>(t).data();
+    ++t;
   }
 }
 

@@ -1,6 +1,7 @@
 // Model files in GGUF that every rank writes its part of, and reads its part of. Nobody gathers.
 //
-// For little-endian processors. Tied tensors are left out, frozen ones refused: nobody owns them.
+// For little-endian processors. What is written has no tied tensors, and no frozen ones, which
+// nobody owns. Quantised tensors are read as they are, as frozen bytes.
 #pragma once
 
 #include <zero/zero.hpp>
@@ -8,7 +9,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -18,7 +21,7 @@
 #include <vector>
 
 // Values of keys have a type: strings have their own length, arrays a type and theirs.
-constexpr std::uint32_t f32_type = 0, string_key = 8, array_key = 9;
+constexpr std::uint32_t f32_type = 0, f16_type = 1, string_key = 8, array_key = 9;
 constexpr std::array key_bytes{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr std::uint64_t alignment = 32;  // of tensors, unless a file says otherwise
 
@@ -29,10 +32,41 @@ struct Entry {
   std::uint64_t place = 0;  // in bytes, from the beginning of the file
 };
 
+/// So many elements of a row, and the bytes that they are together in.
+struct Block {
+  std::uint64_t elements = 1, bytes = 1;
+};
+/// Of the quantised types, by number: Q4_0 to Q5_1, Q8_0, and Q2_K to Q6_K.
+inline std::map<std::uint32_t, Block> const blocks{{2, {32, 18}},
+                                                   {3, {32, 20}},
+                                                   {6, {32, 22}},
+                                                   {7, {32, 24}},
+                                                   {8, {32, 34}},
+                                                   {10, {256, 84}},
+                                                   {11, {256, 110}},
+                                                   {12, {256, 144}},
+                                                   {13, {256, 176}},
+                                                   {14, {256, 210}}};
+
+inline bool is_opaque(zero::Tensor const& tensor) { return tensor.dtype == zero::DType::u8; }
+
 /// The format names the dimension first that varies fastest.
 inline std::vector<std::uint64_t> extents_of(zero::Tensor const& tensor) {
   if (tensor.shape.empty()) return {1};
   return {tensor.shape.rbegin(), tensor.shape.rend()};
+}
+
+/// Does a tensor of a file fit one here? Of bytes, rows are as long as the file's are in bytes.
+inline bool fits(Entry const& entry, zero::Tensor const& tensor) {
+  auto extents = entry.extents;
+  if (is_opaque(tensor)) {
+    auto const block = blocks.find(entry.type);
+    if (block == blocks.end() || extents.empty()) return false;
+    extents[0] = extents[0] / block->second.elements * block->second.bytes;
+  } else if (entry.type != f32_type && entry.type != f16_type) {
+    return false;
+  }
+  return extents == extents_of(tensor);
 }
 
 inline std::uint64_t aligned(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
@@ -133,18 +167,45 @@ inline std::map<std::string, Entry> entries_of(std::string const& path) {
   return entries;
 }
 
-/// Starts from a file's values, of which a rank reads what it holds. Collective.
-template <class Optimizer>
-void load_gguf(Optimizer& opt, std::string const& path) {
+/// Of trained tensors that a file does not have: refuses them.
+struct NoInitial {
+  void operator()(zero::Tensor const& tensor, std::size_t, std::span<float>) const {
+    throw std::runtime_error(tensor.name + " is not there");
+  }
+};
+
+/// Starts from a file's values and bytes, of which a rank reads what it holds. Collective.
+/// @param initial  gives trained tensors that the file does not have their values
+/// @returns bytes that this rank has read
+template <class Optimizer, class Initial = NoInitial>
+std::uint64_t load_gguf(Optimizer& opt, std::string const& path, Initial const& initial = {}) {
   auto const entries = entries_of(path);
   int const file = open(path.c_str(), O_RDONLY);
-  opt.load_parameters([&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
-    Entry const& entry = entries.at(tensor.name);
-    if (entry.extents != extents_of(tensor) || entry.type != f32_type) {
-      throw std::runtime_error(tensor.name + " has another shape there, or another type");
-    }
+  std::uint64_t bytes = 0;
+  auto const entry_of = [&](zero::Tensor const& tensor) {
+    auto const found = entries.find(tensor.name);
+    if (found == entries.end()) throw std::runtime_error(tensor.name + " is not there");
+    if (fits(found->second, tensor)) return found->second;
+    throw std::runtime_error(tensor.name + " has another shape there, or another type");
+  };
+  auto const read = [&](Entry const& entry, std::size_t first, auto out) {
     auto* const data = reinterpret_cast<char*>(out.data());
-    transfer(pread, file, data, out.size_bytes(), entry.place + first * sizeof(float));
+    transfer(pread, file, data, out.size_bytes(), entry.place + first * sizeof(out[0]));
+    bytes += out.size_bytes();
+  };
+  opt.load_parameters([&](zero::Tensor const& tensor, std::size_t first, std::span<float> out) {
+    if (!tensor.frozen && !entries.contains(tensor.name)) return initial(tensor, first, out);
+    Entry const entry = entry_of(tensor);
+    if (entry.type == f32_type) return read(entry, first, out);
+    std::vector<zero::fp16> narrow(out.size());
+    read(entry, first, std::span(narrow));
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(narrow[i]);
   });
+  if (std::any_of(opt.tensors().begin(), opt.tensors().end(), is_opaque)) {
+    opt.load_bytes([&](zero::Tensor const& tensor, std::size_t first, std::span<std::byte> out) {
+      read(entry_of(tensor), first, out);
+    });
+  }
   close(file);
+  return bytes;
 }
