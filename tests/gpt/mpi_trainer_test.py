@@ -88,6 +88,14 @@ class MpiTrainer(TrainerTest):
             self.assertEqual(len(found), runs)
             self.assertIn("shared window: yes", run.stderr)
 
+    def test_adapters_of_threads(self):
+        self.require_checkpoints(TRAIN_GPT)
+        self.threads("--steps", "3", "--export", self.folder / "base")
+        common = ("--steps", "3", "--base", self.folder / "base", "--lora", "4", "--compare")
+        _, found = self.processes(3, *common)
+        self.assertEqual(found, self.threads("--ranks", "3", *common))
+        self.assertEqual(self.ends("processes.json"), self.ends("threads.json"))
+
     def test_errors_get_one_line_and_end_the_job(self):
         for words, *arguments in (
                 ("2 heads", "--model-parallel", "3"),
