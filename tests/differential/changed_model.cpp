@@ -18,7 +18,8 @@ constexpr char const* change_names[] = {"ties",
                                         "adds",
                                         "reorders",
                                         "misnames",
-                                        "other-rule"};
+                                        "other-rule",
+                                        "retypes"};
 
 /// Of layer i of a stack.
 std::string layer_name(std::string const& whole, std::size_t i) {
@@ -35,7 +36,7 @@ void add_twins(Case& test) {
   Dice dice(test.seed, 'b');
   test.tensors.resize(std::min(test.tensors.size(), 1 + dice.below(6)));
   std::size_t const twins = dice.pick<std::size_t>({0, 50, 100});
-  std::size_t const frozen = dice.pick<std::size_t>({0, 0, 50});
+  std::size_t const frozen = dice.pick<std::size_t>({0, 30, 60});
   for (std::size_t t = 0, count = test.tensors.size(); t < count; ++t) {
     bool const has_twin = dice.chance(twins);
     int const kind = dice.to(3);
@@ -58,13 +59,17 @@ void add_twins(Case& test) {
   std::size_t const layers = 1 + dice.below(3);
   TensorCase layer{.id = 100, .shape = {2, 1 + dice.below(300)}, .count = 0, .unit = dice.to(2)};
   layer.count = elements(layer.shape);
-  layer.frozen = dice.chance(15);
+  layer.frozen = dice.chance(30);
+  layer.wide = dice.chance(40);
+  layer.bytes = dice.chance(50);
   if (dice.chance(50)) {
     for (std::size_t i = 0; i < layers; ++i) {
       layer.name = layer_name("s", i);
       test.tensors.push_back(layer);
       ++layer.id;
       layer.unit += dice.to(1);
+      if (dice.chance(30)) layer.wide = !layer.wide;
+      if (dice.chance(30)) layer.bytes = !layer.bytes;
     }
   } else {
     layer.name = "s";
@@ -100,6 +105,10 @@ class Changer {
       if (!tensor.shape.empty()) tensor.shape[0] += 1 + dice.below(3);
     });
     for_some(reshapes, reshape);
+    for_some(retypes, [](TensorCase& tensor, Dice& dice) {
+      bool& flag = tensor.frozen && dice.chance(60) ? tensor.bytes : tensor.wide;
+      flag = !flag;
+    });
     if (test_.changes & ties) tie();
     if (test_.changes & adds) add();
     if (test_.changes & renames) rename();
@@ -143,6 +152,8 @@ class Changer {
     tensor.weight_decay = first.weight_decay;
     tensor.frozen = first.frozen;
     tensor.whole = first.whole;
+    tensor.wide = first.wide;
+    tensor.bytes = first.bytes;
     tensor.group = first.group;
   }
   static void reshape(TensorCase& tensor, Dice& dice) {
@@ -205,6 +216,8 @@ class Changer {
       for (std::size_t k = 0; k < i; ++k) {
         bool const fits = now_[k].about.shape == now_[i].about.shape &&
                           now_[k].about.frozen == now_[i].about.frozen &&
+                          now_[k].about.wide == now_[i].about.wide &&
+                          now_[k].about.bytes == now_[i].about.bytes &&
                           now_[k].memory != now_[i].memory;
         bool const is_twin = now_[k].about.id == now_[i].about.id;
         if (!fits || (twin && !is_twin)) continue;
@@ -313,6 +326,8 @@ struct Saved {
   std::vector<std::string> from{};  ///< tensors of the checkpoint
   std::vector<std::size_t> shape{};
   bool frozen = false;
+  bool bytes = false;  ///< no numbers
+  bool wide = false;   ///< parameters of 32 bits beside those of 16
   std::vector<float> values{};
   std::vector<std::vector<float>> states{};
   long count = 0;
@@ -330,6 +345,8 @@ class Judge {
       own.from = {name(before.tensors[t])};
       own.shape = before.tensors[t].shape;
       own.frozen = before.tensors[t].frozen;
+      own.bytes = before.bytes(t);
+      own.wide = before.wide(t);
       own.values = own.frozen ? saved.after.parameters[s] : saved.after.masters[s];
       for (auto const& array : saved.after.states) {
         if (!own.frozen) own.states.push_back(array[s]);
@@ -463,7 +480,9 @@ class Judge {
       used_[each->from[0]];
       if (each == layers[0]) continue;
       all.from.push_back(each->from[0]);
-      bool const alike = each->shape == all.shape && each->frozen == all.frozen;
+      // Masters are of one type, whatever their parameters are.
+      bool const one_type = !all.frozen || (each->bytes == all.bytes && each->wide == all.wide);
+      bool const alike = each->shape == all.shape && each->frozen == all.frozen && one_type;
       if (!alike || (each->count != all.count && !test_.parameters_only)) {
         all.problem = "are not alike";
         continue;
@@ -505,7 +524,8 @@ class Judge {
       any = true;
       std::string const here = name(after.tensors[t]);
       Saved const& saved = *found[t];
-      if (!saved.problem.empty() || saved.shape != after.tensors[t].shape) {
+      bool const other_kind = saved.bytes != after.bytes(t) && !saved.values.empty();
+      if (!saved.problem.empty() || saved.shape != after.tensors[t].shape || other_kind) {
         verdict.unfit.insert(here);
         continue;
       }
@@ -551,7 +571,7 @@ class Judge {
   /// As a tensor holds them.
   [[nodiscard]] std::vector<float> held(std::size_t t, std::vector<float> values) const {
     if (test_.after.trained(t)) return values;
-    for (float& value : values) value = rounded(test_.after.policies.number, value);
+    for (float& value : values) value = rounded(test_.after.number(t), value);
     return values;
   }
   [[nodiscard]] std::size_t states_here() const {
@@ -604,8 +624,11 @@ ChangedModel draw_changed(std::uint64_t seed, std::span<Policies const> availabl
   for (int i = 0; i < count; ++i) changes |= 1u << dice.below(12);
   if (dice.chance(10)) changes |= other_rule;
   if (dice.chance(15)) changes |= ties;
+  if (dice.chance(20)) changes |= retypes;
   std::vector<Policies> choices;
+  bool const same_types = dice.chance(60);
   for (Policies const& each : available) {
+    if (same_types && each.by_tensor != before.by_tensor) continue;
     bool const same_number = each.number == before.number;
     bool const same_rule = each.rule == before.rule;
     bool const fits = same_number != ((changes & narrows) != 0);
@@ -621,8 +644,9 @@ ChangedModel draw_changed(std::uint64_t seed, std::span<Policies const> availabl
                     .parameters_only = dice.chance(changes & other_rule ? 50 : 10),
                     .verify_first = dice.chance(20),
                     .finds = dice.chance(30)};
-  for (Case* const each : {&test.before, &test.after})
-    each->features &= ~(unsigned{faults} | unsigned{kinds});
+  for (Case* const each : {&test.before, &test.after}) each->features &= ~unsigned{faults};
+  if (dice.chance(50)) test.before.features |= kinds;
+  test.after.features = (test.after.features & ~unsigned{kinds}) | (test.before.features & kinds);
   add_twins(test.before);
   test.after.steps = test.at + 1 + dice.to(2);
   Changer(test).run();

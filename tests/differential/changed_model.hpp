@@ -24,7 +24,8 @@ enum ModelChange : unsigned {
   reorders = 1u << 10,  ///< to other places and units
   misnames = 1u << 11,  ///< `names` of what is not there, or that make two tensors one
   other_rule = 1u << 12,
-  all_model_changes = (1u << 13) - 1
+  retypes = 1u << 13,  ///< of 16 or 32 bits, numbers or bytes
+  all_model_changes = (1u << 14) - 1
 };
 
 struct ChangedModel {

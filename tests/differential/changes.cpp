@@ -39,8 +39,7 @@ class Changes {
   explicit Changes(Command const& command) : trials_{.command = command} {
     for (std::size_t i = 0; i < combinations.size(); ++i) {
       bool const chosen = name(combinations[i]).find(command.only) != std::string::npos;
-      if (chosen && !combinations[i].by_tensor && play_of(i).on_host != nullptr)
-        available_.push_back(combinations[i]);
+      if (chosen && play_of(i).on_host != nullptr) available_.push_back(combinations[i]);
     }
     int& ranks = trials_.command.ranks;
     if (ranks <= 0 || ranks > most_ranks) ranks = most_ranks;
@@ -185,12 +184,18 @@ class Changes {
     note("reported: unfit", !verdict.unfit.empty());
     bool tied = false;
     bool anew = false;
+    bool bytes = false;
+    bool wide = false;
     for (std::size_t t = 0; t < verdict.taken.size(); ++t) {
       tied = tied || (test.after.tied(t) && verdict.taken[t].values && (test.changes & ties) != 0);
+      bytes = bytes || (test.after.bytes(t) && verdict.taken[t].values);
+      wide = wide || (test.after.wide(t) && verdict.taken[t].values);
       anew = anew || (test.after.trained(t) && !verdict.taken[t].states && !test.parameters_only);
     }
     note("taken: of tied tensors", tied);
     note("taken: no states, from 0", anew);
+    note("taken: bytes", bytes);
+    note("taken: of 32 bits beside 16", wide);
   }
 
   Trials trials_;

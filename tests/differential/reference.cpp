@@ -302,9 +302,10 @@ class Reference {
     }
   }
 
-  /// @returns whether all tensors got their values
+  /// @returns whether all tensors of numbers, or all of bytes, got their values
   bool resume(Loaded const& loaded) {
-    bool all = true;
+    bool any[2] = {};
+    bool missing[2] = {};
     if (loaded.counts) steps_ = loaded.step;
     if (loaded.counts && loaded.loss_scale) {
       loss_scale_ = *loaded.loss_scale;
@@ -313,7 +314,11 @@ class Reference {
     }
     for (std::size_t t = 0; t < test_.tensors.size(); ++t) {
       LoadedTensor const& own = loaded.tensors[test_.storage(t)];
-      all = all && own.values;
+      // What lies in lent memory, and is not trained, needs none.
+      bool const needs =
+          test_.tensors[t].count > 0 && (test_.trained(t) || !test_.policies.borrowed);
+      any[test_.bytes(t)] = true;
+      missing[test_.bytes(t)] = missing[test_.bytes(t)] || (needs && !own.values);
       if (loaded.counts) missed_[t] = steps_ - own.count;
       if (test_.storage(t) != t) continue;
       for (std::size_t i = 0; own.values && i < own.values->size(); ++i) {
@@ -326,7 +331,7 @@ class Reference {
         state = own.states ? (*own.states)[k] : std::vector<float>(state.size());
       }
     }
-    return all;
+    return (any[0] && !missing[0]) || (any[1] && !missing[1]);
   }
 
   /// What a rank leaves in its gradients after micro-steps [first, last).

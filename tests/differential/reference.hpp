@@ -31,8 +31,9 @@ struct Report {
 
 /// One step of a case.
 struct ExpectedStep {
-  Model before;            ///< after its loads
-  bool loads_all = false;  ///< of a checkpoint, so that ranks have yet to compare what they have
+  Model before;  ///< after its loads
+  /// Of a checkpoint all numbers, or all bytes, so that ranks have yet to compare what they have.
+  bool loads_all = false;
   Model after;
   Report report;
   bool fails = false;   ///< it, or its report, is an Error (data)
