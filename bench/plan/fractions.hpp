@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 
 namespace plan {
 
@@ -16,7 +17,14 @@ template <class Fractions, class Misfit>
 [[nodiscard]] Fractions best_fractions(Fractions best,
                                        Misfit const& misfit,
                                        double smallest = 1.002) {
-  double least = misfit(best);
+  // Ways back lead to what has been seen, and so does a fraction that would exceed 1.
+  std::map<Fractions, double> known;
+  auto const misfit_of = [&](Fractions const& of) {
+    auto const [at, is_new] = known.try_emplace(of);
+    if (is_new) at->second = misfit(of);
+    return at->second;
+  };
+  double least = misfit_of(best);
   for (double step = 1.3; step > smallest; step = std::sqrt(step)) {
     for (bool better = true; better;) {
       better = false;
@@ -24,7 +32,7 @@ template <class Fractions, class Misfit>
         Fractions next = best;
         double& fraction = next[i / 2];
         fraction = std::min(1., i % 2 == 0 ? fraction * step : fraction / step);
-        double const error = misfit(next);
+        double const error = misfit_of(next);
         if (error >= least - 1e-12) continue;
         best = next;
         least = error;
