@@ -4,7 +4,7 @@
 # A file may have a line '// lines: <number>' as well: the most that GCC 12 prints, whose messages are
 # counted if COUNT_LINES is on.
 # Needs COMPILER, INCLUDE, SOURCE and SCRATCH, a directory for the object file, where a compiler may
-# find zero/zero.hpp precompiled.
+# find zero/zero.hpp precompiled. NEVER_LINKED are its flags for what is never linked.
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/expectation.cmake")
 
@@ -20,7 +20,7 @@ function(compile out_result out_text)
   set(object "${SCRATCH}/${name}.o")
   file(REMOVE "${object}")
   execute_process(
-    COMMAND "${COMPILER}" -std=c++20 -I "${SCRATCH}" -I "${INCLUDE}" -isystem "${devices}" ${ARGN} -c "${SOURCE}" -o "${object}"
+    COMMAND "${COMPILER}" -std=c++20 ${NEVER_LINKED} -I "${SCRATCH}" -I "${INCLUDE}" -isystem "${devices}" ${ARGN} -c "${SOURCE}" -o "${object}"
     RESULT_VARIABLE result
     OUTPUT_VARIABLE text
     ERROR_VARIABLE text)

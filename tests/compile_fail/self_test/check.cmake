@@ -6,7 +6,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/../../../cmake/expectation.cmake")
 zero_read_expectation("${SOURCE}" reports regex)
 execute_process(
   COMMAND "${CMAKE_COMMAND}" "-DCOMPILER=${COMPILER}" "-DINCLUDE=${INCLUDE}" "-DSOURCE=${SOURCE}"
-          "-DSCRATCH=${SCRATCH}" "-DCOUNT_LINES=${COUNT_LINES}" -P "${CMAKE_CURRENT_LIST_DIR}/../check.cmake"
+          "-DSCRATCH=${SCRATCH}" "-DCOUNT_LINES=${COUNT_LINES}" "-DNEVER_LINKED=${NEVER_LINKED}" -P "${CMAKE_CURRENT_LIST_DIR}/../check.cmake"
   RESULT_VARIABLE result
   OUTPUT_VARIABLE text
   ERROR_VARIABLE text)
