@@ -61,7 +61,8 @@ ALLOWANCES = {
     "types by tensor": {"core": 976, "c": 116, "checkpoint": 97, "libtorch": 85},
     # A collective of ranks that share a device is one launch instead of one for each rank: kernels and engine know of
     # several ranges and targets. Vectors begin where lines do, and kernels ask for more before they need the first.
-    "gpu rows": {"device": 245},
+    # Where every rank updates everything, the core gathers the next bucket while one is updated.
+    "gpu rows": {"device": 231, "core": 14},
     "state formats": {"core": 250, "rules and kernels": 700, "device": 150, "checkpoint": 100},
 }
 TAKEN = ("pages", "reports", "types by tensor", "gpu rows", "state formats")

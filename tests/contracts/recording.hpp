@@ -4,6 +4,7 @@
 
 #include "zero/zero.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -22,7 +23,7 @@ class Recording {
   [[nodiscard]] int size() const noexcept { return comm_->size(); }
   Ticket start(zero::Collective const& op) {
     calls_.push_back(op);
-    ++under_way_;
+    most_under_way_ = std::max(most_under_way_, ++under_way_);
     return comm_->start(op);
   }
   void wait(Ticket& ticket) {
@@ -33,12 +34,18 @@ class Recording {
   [[nodiscard]] std::vector<zero::Collective> const& calls() const noexcept { return calls_; }
   /// Collectives that were started and not waited for.
   [[nodiscard]] int under_way() const noexcept { return under_way_; }
-  void forget() noexcept { calls_.clear(); }
+  /// The most that were at once since the last `forget`.
+  [[nodiscard]] int most_under_way() const noexcept { return most_under_way_; }
+  void forget() noexcept {
+    calls_.clear();
+    most_under_way_ = under_way_;
+  }
 
  private:
   C* comm_;
   std::vector<zero::Collective> calls_;
   int under_way_ = 0;
+  int most_under_way_ = 0;
 };
 
 /// All of the library's decorators over a rank's thread, and the recording: every contract test

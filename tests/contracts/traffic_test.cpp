@@ -171,6 +171,24 @@ TEST_CASE("frozen tensors are gathered as trained ones are, and send nothing els
   check_frozen<Optimizer<zero::stage::PosGP, Bf16, zero::AccumulateShard>>(3);
 }
 
+TEST_CASE("where every rank updates everything, the next bucket travels while one is updated") {
+  zero::run_ranks(3, [](zero::InProcess& inner) {
+    contracts::Watched watched{inner};
+    Optimizer<zero::stage::Replicated, Bf16> optimizer{
+        watched.comm, frozen_model(), zero::Bucket{6144 * 2}};
+    contracts::load(optimizer);
+    for (long const step : {0L, 1L}) {
+      contracts::pass(optimizer, {}, step, inner.rank());
+      static_cast<void>(optimizer.grad_norm());  // reduces all
+      CHECK(watched.comm.under_way() == 0);
+      watched.comm.forget();
+      optimizer.step();
+      CHECK(watched.comm.most_under_way() == 2);
+      CHECK(watched.comm.under_way() == 0);
+    }
+  });
+}
+
 TEST_CASE("micro-batches that meet in the shard travel every time, in full gradients once") {
   auto const tensors = contracts::even_model();
   constexpr std::uint64_t once = 4 * 12288 / 2;

@@ -78,8 +78,9 @@ class Reduction {
     norm_->add(bucket, own);
   }
   /// The reduced gradients of what this rank updates of a bucket, from its first element on. Where
-  /// every rank updates everything, the shares are gathered now: within the full gradients where
-  /// they lie there, else in staging, where they last until the next call.
+  /// every rank updates everything, the shares are gathered: within the full gradients where they
+  /// lie there, one bucket ahead of what is asked for, which is all buckets in their order; else in
+  /// staging, where they last until the next call.
   /// @par Collective  where every rank updates everything: yes, blocks
   [[nodiscard]] Array reduced(BucketSpan const& bucket) {
     return form_.update == Form::Update::share ? own(bucket) : gathered(bucket);
@@ -161,6 +162,8 @@ class Reduction {
   std::size_t oldest_ = 0;
   std::size_t flying_ = 0;
   std::size_t launched_ = 0;
+  std::size_t gathering_ = 0;    ///< gathers under way, whose places are those of reductions
+  std::size_t next_gather_ = 0;  ///< the bucket from which on none is
   bool sums_begun_ = false;
 };
 
@@ -268,27 +271,41 @@ ZERO_BODY void Reduction::finish() {
 
 ZERO_BODY Array Reduction::gathered(BucketSpan const& bucket) {
   bool const in_full = form_.reduced == Form::Reduced::in_place;
-  Array const run = in_lent_ ? run_of_lent(bucket) : Array{};
-  Array const own = in_lent_ ? run.from(bucket.part(ranks_->rank())) : store_->reduced(bucket);
-  Array const all = in_lent_ ? run : in_full ? store_->full(bucket) : staging_->buffer(own.dtype);
-  ranks_->run({.op = Op::all_gather,
-               .dtype = own.dtype,
-               .accumulate = own.dtype,
-               .count = bucket.shard(),
-               .send = own.first,
-               .recv = all.first,
-               .bucket = static_cast<int>(bucket.index())});
-  return all;
+  Array all;
+  // Where there is room for it, the next one is asked for before this one is updated: else no rank
+  // would get it before all have updated this one. No reduction is under way any more.
+  std::size_t const most = in_full ? flights_.size() : 1;
+  for (; gathering_ < most && next_gather_ < partition_->bucket_count(); ++next_gather_) {
+    BucketSpan const next = partition_->bucket(next_gather_);
+    if (partition_->placement().kinds()[next.kind()].frozen) continue;
+    Array const run = in_lent_ ? run_of_lent(next) : Array{};
+    Array const own = in_lent_ ? run.from(next.part(ranks_->rank())) : store_->reduced(next);
+    all = in_lent_ ? run : in_full ? store_->full(next) : staging_->buffer(own.dtype);
+    tickets_.start((oldest_ + gathering_++) % flights_.size(),
+                   {.op = Op::all_gather,
+                    .dtype = own.dtype,
+                    .accumulate = own.dtype,
+                    .count = next.shard(),
+                    .send = own.first,
+                    .recv = all.first,
+                    .bucket = static_cast<int>(next.index())});
+  }
+  tickets_.wait(oldest_);
+  oldest_ = (oldest_ + 1) % flights_.size();
+  --gathering_;
+  return in_full ? store_->full(bucket) : all;
 }
 
 ZERO_BODY void Reduction::reset() {
   while (flying_ > 0) arrive();
+  while (gathering_ > 0) tickets_.drop((oldest_ + --gathering_) % flights_.size());
   for (std::size_t g = 0; g < partition_->groups().size(); ++g) store_->release(g);
   free_lent();
   store_->clear_whole();
   order_.reset();
   presence_->reset();
   norm_->reset();
+  next_gather_ = 0;
   sums_begun_ = false;
 }
 
