@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -95,12 +94,10 @@ ZERO_BODY bool detail::Gathered::takes_in(Gathered const& next,
     Cluster const& last = clusters[run.end - 1];
     both.padded_ += round_up(last.begin + last.count - clusters[run.first].begin, smallest);
   }
-  both.tied_.clear();
-  std::set_union(tied_.begin(),
-                 tied_.end(),
-                 next.tied_.begin(),
-                 next.tied_.end(),
-                 std::back_inserter(both.tied_));
+  both.tied_ = std::vector<std::size_t>(tied_.size() + next.tied_.size());
+  auto const end = std::set_union(
+      tied_.begin(), tied_.end(), next.tied_.begin(), next.tied_.end(), both.tied_.begin());
+  both.tied_.erase(end, both.tied_.end());
   // Neither list nor any run is shorter than one of theirs, so that equal sums are equal parts.
   auto const no_more_than = [&](Gathered const& one) {
     return both.padded_ == one.padded_ && both.tied_.size() == one.tied_.size();
