@@ -219,6 +219,23 @@ TEST_CASE("what is trained here, and was left out as frozen, is an error by name
   });
 }
 
+TEST_CASE("layers of a frozen stack that are not here need not be") {
+  Tensors const stack{{.name = "w", .shape = {5}}, {.name = "s", .shape = {3, 4}, .frozen = true}};
+  Tensors const layer{stack[0], {.name = "s[1]", .shape = {4}, .frozen = true}};
+  for (bool const saved : {false, true}) {
+    TemporaryDirectory const directory;
+    run<PosG>(1, stack, [&](auto& optimizer) {
+      optimizer.adopt_parameters();
+      Checkpoints{directory.path()}.save(optimizer, {.frozen = saved});
+    });
+    run<PosG>(1, layer, [&](auto& optimizer) {
+      auto const report = resume(optimizer, directory.path(), {.frozen = !saved});
+      CHECK(report.unexpected == Names{});
+      CHECK(report.left_out == Names{"s[1]"});
+    });
+  }
+}
+
 TEST_CASE("ranks that disagree about frozen tensors save nothing") {
   TemporaryDirectory const directory;
   run<PosG>(2, model(), [&](auto& optimizer, int rank) {

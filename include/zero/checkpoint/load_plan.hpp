@@ -261,9 +261,9 @@ class LoadPlanner {
     }
     for (auto const& [name, tensor] : catalog_->tensors) {
       auto const used = used_.find(name);
+      if (tensor.about.left_out || (tensor.about.frozen && !options_->frozen)) continue;
       if (used == used_.end()) {
-        bool const needed = options_->frozen && !tensor.about.left_out;
-        if (needed || !tensor.about.frozen) plan.unexpected.push_back(name);
+        plan.unexpected.push_back(name);
         continue;
       }
       for (std::size_t layer = 0; layer < used->second.size(); ++layer) {

@@ -295,15 +295,17 @@ ZERO_BODY void Engine::values_are_set(std::vector<bool> const& given, bool confi
   for (Content const content : {Content::numbers, Content::bytes}) {
     std::vector<std::size_t> without;
     bool any = false;
+    bool all = true;
     for (std::size_t const t : parts_->partition.placement().by_offset()) {
       if (!parts_->has(content, t)) continue;
       any = any || given[t];
+      all = all && given[t];
       if (!given[t] && !(lent && parts_->tensors[t].frozen)) without.push_back(t);
     }
     if (!without.empty() && (!any || parts_->now.of(content).set)) continue;
     if (!without.empty()) parts_->now.lost.resize(parts_->tensors.size());
     for (std::size_t const t : without) parts_->now.lost[t] |= no_values;
-    values_are_set(content, confirmed);
+    values_are_set(content, confirmed && all);
   }
 }
 
