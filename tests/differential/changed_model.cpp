@@ -326,8 +326,9 @@ struct Saved {
   std::vector<std::string> from{};  ///< tensors of the checkpoint
   std::vector<std::size_t> shape{};
   bool frozen = false;
-  bool bytes = false;  ///< no numbers
-  bool wide = false;   ///< parameters of 32 bits beside those of 16
+  bool bytes = false;     ///< no numbers
+  bool wide = false;      ///< parameters of 32 bits beside those of 16
+  bool left_out = false;  ///< its values
   std::vector<float> values{};
   std::vector<std::vector<float>> states{};
   long count = 0;
@@ -347,6 +348,7 @@ class Judge {
       own.frozen = before.tensors[t].frozen;
       own.bytes = before.bytes(t);
       own.wide = before.wide(t);
+      own.left_out = own.frozen && !test.saves_frozen;
       own.values = own.frozen ? saved.after.parameters[s] : saved.after.masters[s];
       for (auto const& array : saved.after.states) {
         if (!own.frozen) own.states.push_back(array[s]);
@@ -381,6 +383,7 @@ class Judge {
     }
     for (auto const& [name, each] : saved_) {
       auto const used = used_.find(name);
+      if (each.left_out || (each.frozen && !test_.loads_frozen)) continue;
       if (used == used_.end()) verdict.unexpected.insert(name);
       for (std::size_t i = 0; used != used_.end() && i < used->second.size(); ++i) {
         if (!used->second[i]) verdict.unexpected.insert(layer_name(name, i));
@@ -516,19 +519,26 @@ class Judge {
     Case const& after = test_.after;
     Saved const* first = nullptr;
     std::size_t leader = root;
-    bool any = false;
+    bool const stays = !after.trained(root) && !test_.loads_frozen;
+    bool any = stays;
+    bool left_out = stays;
     bool same_values = true;
     bool same_states = true;
     for (std::size_t t = root; t < found.size(); ++t) {
-      if (after.storage(t) != root || !found[t]) continue;
+      if (stays || after.storage(t) != root || !found[t]) continue;
       any = true;
+      bool const without = found[t]->left_out;
+      left_out = left_out || (without && !after.trained(root));
       std::string const here = name(after.tensors[t]);
       Saved const& saved = *found[t];
-      bool const other_kind = saved.bytes != after.bytes(t) && !saved.values.empty();
+      bool const has_values = !saved.values.empty() && !without;
+      bool const other_kind = saved.bytes != after.bytes(t) && has_values;
       if (!saved.problem.empty() || saved.shape != after.tensors[t].shape || other_kind) {
         verdict.unfit.insert(here);
         continue;
       }
+      if (without && after.trained(root)) verdict.unfit.insert(here);
+      if (without) continue;
       bool const has_states = !saved.values.empty() && !saved.states.empty();
       bool const wants = after.trained(root) && saved.frozen && states_here() > 0;
       bool const misfits = after.trained(root) ? wants && !saved.values.empty() : has_states;
@@ -548,6 +558,7 @@ class Judge {
       same_values = same_values && values;
       same_states = same_states && states;
     }
+    if (left_out && first == nullptr) verdict.left_out.insert(name(after.tensors[root]));
     LoadedTensor& loaded = verdict.loaded.tensors[root];
     bool const takes = first != nullptr && same_values;
     bool const takes_states =
@@ -583,6 +594,8 @@ class Judge {
   void find_fates(std::vector<std::optional<Saved>> const& found, Verdict& verdict) const {
     for (std::size_t t = 0; t < test_.before.tensors.size(); ++t) {
       if (test_.before.storage(t) != t) continue;
+      bool const meant = test_.saves_frozen && test_.loads_frozen;
+      if (!meant && !test_.before.trained(t)) continue;
       Fate values{.array = "values of " + name(test_.before.tensors[t])};
       for (std::size_t other = 0; other < test_.before.tensors.size(); ++other) {
         if (test_.before.storage(other) != t) continue;
@@ -643,7 +656,9 @@ ChangedModel draw_changed(std::uint64_t seed, std::span<Policies const> availabl
                     .strict = dice.chance(50),
                     .parameters_only = dice.chance(changes & other_rule ? 50 : 10),
                     .verify_first = dice.chance(20),
-                    .finds = dice.chance(30)};
+                    .finds = dice.chance(30),
+                    .saves_frozen = !dice.chance(25),
+                    .loads_frozen = !dice.chance(25)};
   for (Case* const each : {&test.before, &test.after}) each->features &= ~unsigned{faults};
   if (dice.chance(50)) test.before.features |= kinds;
   test.after.features = (test.after.features & ~unsigned{kinds}) | (test.before.features & kinds);
@@ -667,7 +682,9 @@ std::string describe(ChangedModel const& test) {
   for (std::string const& each : names_of(test.changes)) text << ' ' << each;
   text << "\nload before step " << test.at << (test.strict ? ", strict" : "")
        << (test.parameters_only ? ", parameters_only" : "")
-       << (test.verify_first ? ", verify_first" : "") << (test.finds ? ", load()" : ", resume()");
+       << (test.verify_first ? ", verify_first" : "") << (test.finds ? ", load()" : ", resume()")
+       << (test.saves_frozen ? "" : ", saved without frozen")
+       << (test.loads_frozen ? "" : ", loaded without frozen");
   for (auto const& [there, here] : test.names) text << ", " << there << " -> " << here;
   text << '\n';
   return text.str();
@@ -690,6 +707,8 @@ std::vector<ChangedModel> simpler(ChangedModel const& test) {
     if (after.steps > test.at) add([&](ChangedModel& c) { c.after = after; });
   }
   if (test.verify_first) add([](ChangedModel& c) { c.verify_first = false; });
+  if (!test.saves_frozen) add([](ChangedModel& c) { c.saves_frozen = true; });
+  if (!test.loads_frozen) add([](ChangedModel& c) { c.loads_frozen = true; });
   return result;
 }
 

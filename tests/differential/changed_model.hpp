@@ -38,7 +38,9 @@ struct ChangedModel {
   bool strict;
   bool parameters_only;
   bool verify_first;
-  bool finds;  ///< its checkpoint itself, and loads that; otherwise it resumes
+  bool finds;         ///< its checkpoint itself, and loads that; otherwise it resumes
+  bool saves_frozen;  ///< as in SaveOptions
+  bool loads_frozen;  ///< as in LoadOptions
 };
 
 /// Draws one for at most so many ranks.
@@ -69,7 +71,7 @@ struct Verdict {
   /// Is it refused, and with which kind of error? Nothing is changed then.
   std::optional<std::string> refused{};
   std::set<std::string> said{};  ///< in the error: all that does not fit, in quotation marks
-  std::set<std::string> missing{}, unexpected{}, unfit{};  ///< names in the report
+  std::set<std::string> missing{}, unexpected{}, unfit{}, left_out{};  ///< names in the report
   std::vector<Taken> taken{};
   std::vector<Fate> fates{};  ///< of all that was saved
   Loaded loaded{};

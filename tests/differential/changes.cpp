@@ -64,7 +64,8 @@ class Changes {
     checkpoint_tests::ModelFiles files;
     try {
       play(test.before, before, [&](int step, Optimizer& optimizer) {
-        if (step == test.before.steps) zero::Checkpoints("run", {}, files).save(optimizer);
+        if (step != test.before.steps) return;
+        zero::Checkpoints("run", {}, files).save(optimizer, {.frozen = test.saves_frozen});
       });
       play(test.after, after, [&](int step, Optimizer& optimizer) {
         if (step == test.at) load(test, verdict, optimizer, files);
@@ -97,7 +98,8 @@ class Changes {
     zero::LoadOptions const options{.strict = test.strict,
                                     .parameters_only = test.parameters_only,
                                     .verify_first = test.verify_first,
-                                    .names = test.names};
+                                    .names = test.names,
+                                    .frozen = test.loads_frozen};
     std::optional<zero::LoadReport> report;
     try {
       report = test.finds ? run.load(optimizer, run.latest(optimizer).value(), options)
@@ -134,6 +136,7 @@ class Changes {
     };
     list(report.missing, verdict.missing, "missing");
     list(report.unexpected, verdict.unexpected, "unexpected");
+    list(report.left_out, verdict.left_out, "left_out");
     auto const unfit = named(report.unfit, all);
     list({unfit.begin(), unfit.end()}, verdict.unfit, "unfit");
     require(report.step == verdict.loaded.step, "another step is reported");
@@ -152,7 +155,9 @@ class Changes {
     }
     // Whatever was saved was taken, or is named.
     std::vector<std::string> texts = report.unfit;
-    for (std::string const& each : report.unexpected) texts.push_back("'" + each + "'");
+    for (auto const* const names : {&report.unexpected, &report.left_out}) {
+      for (std::string const& each : *names) texts.push_back("'" + each + "'");
+    }
     for (Fate const& fate : verdict.fates) {
       bool const taken = std::ranges::any_of(fate.takers, [&](std::size_t t) {
         return fate.states ? report.taken[t].states : report.taken[t].values;
@@ -182,6 +187,8 @@ class Changes {
     note("reported: missing", !verdict.missing.empty());
     note("reported: unexpected", !verdict.unexpected.empty());
     note("reported: unfit", !verdict.unfit.empty());
+    note("reported: left out when saved", !verdict.left_out.empty() && !test.saves_frozen);
+    note("reported: left out by the load", !verdict.left_out.empty() && test.saves_frozen);
     bool tied = false;
     bool anew = false;
     bool bytes = false;
