@@ -62,6 +62,21 @@ struct OneLane {
                                                                     T no) noexcept {
     return mask ? yes : no;
   }
+  /// x, and one more where the mask holds.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words one_more(Words x,
+                                                                          Mask mask) noexcept {
+    return x + (mask ? 1u : 0u);
+  }
+  /// An integer from 0 on, or its opposite where x has the sign of negative numbers.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words with_sign_of(
+      Floats x, Words magnitude) noexcept {
+    Words const sign = 0u - (bits_of(x) >> 31);
+    return (magnitude ^ sign) - sign;
+  }
+  /// The largest of all lanes, whose words are below 2^31.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static std::uint32_t largest(Words x) noexcept {
+    return x;
+  }
   /// The bits of floats, or integers, widened: those with a sign keep it.
   template <class T>
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
@@ -79,6 +94,11 @@ struct OneLane {
     } else {
       *to = static_cast<T>(x);
     }
+  }
+  /// Integers that have room in a byte each, of four times as many lanes.
+  template <class T>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void store_bytes(Words const (&x)[4], T* to) noexcept {
+    for (std::size_t i = 0; i < 4; ++i) store(x[i], to + i);
   }
 };
 
@@ -128,9 +148,25 @@ struct Lanes {
   }
   template <class T>
   [[nodiscard]] ZERO_ALWAYS_INLINE static T select(Mask mask, T yes, T no) noexcept {
-    auto const chosen = reinterpret_cast<Words>(mask);
-    return reinterpret_cast<T>((chosen & reinterpret_cast<Words>(yes)) |
-                               (~chosen & reinterpret_cast<Words>(no)));
+    return mask ? yes : no;
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words one_more(Words x, Mask mask) noexcept {
+    return x - reinterpret_cast<Words>(mask);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words with_sign_of(Floats x, Words magnitude) noexcept {
+    auto const sign = reinterpret_cast<Words>(reinterpret_cast<Mask>(x) >> 31);
+    return (magnitude ^ sign) - sign;
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static std::uint32_t largest(Words x) noexcept {
+    auto const larger = [](Words a, Words b) { return select(less(a, b), b, a); };
+    if constexpr (count == 8) {
+      x = larger(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3));
+      x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5));
+      return larger(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+    } else {
+      x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1));
+      return larger(x, __builtin_shufflevector(x, x, 1, 0, 3, 2))[0];
+    }
   }
   template <class T>
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
@@ -169,6 +205,34 @@ struct Lanes {
       auto const narrow = __builtin_convertvector(halves, detail::Elements<Vectors, T>);
       __builtin_memcpy(to, &narrow, sizeof(narrow));
     }
+  }
+  template <class T>
+  ZERO_ALWAYS_INLINE static void store_bytes(Words const (&x)[4], T* to) noexcept {
+#if defined(__AVX2__)
+    if constexpr ((I & isa::avx) != 0) {
+      auto const bits = [](Words w) { return reinterpret_cast<__m256i>(w); };
+      auto const low = _mm256_packs_epi32(bits(x[0]), bits(x[1]));
+      auto const high = _mm256_packs_epi32(bits(x[2]), bits(x[3]));
+      // Each half of a vector has been packed by itself.
+      auto const order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+      auto const bytes =
+          std::is_signed_v<T> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                          _mm256_permutevar8x32_epi32(bytes, order));
+      return;
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & (isa::avx | isa::sse2)) == isa::sse2) {
+      auto const bits = [](Words w) { return reinterpret_cast<__m128i>(w); };
+      auto const low = _mm_packs_epi32(bits(x[0]), bits(x[1]));
+      auto const high = _mm_packs_epi32(bits(x[2]), bits(x[3]));
+      _mm_storeu_si128(
+          reinterpret_cast<__m128i*>(to),
+          std::is_signed_v<T> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
+      return;
+    }
+#endif
+    for (std::size_t i = 0; i < 4; ++i) store(x[i], to + i * count);
   }
 };
 #endif

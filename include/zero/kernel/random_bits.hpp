@@ -5,11 +5,20 @@
 #include "zero/base/config.hpp"
 #include "zero/base/hash.hpp"
 #include "zero/kernel/element_hash.hpp"
+#include "zero/kernel/isa.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+
+#if defined(__AVX2__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#elif defined(__SSE2__) && !defined(__CUDACC__)
+#include <emmintrin.h>
+#endif
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -17,6 +26,66 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 struct RandomBlock {
   std::uint32_t words[4];  ///< the first has the bits of the first elements, in its lowest bits
 };
+
+namespace detail {
+
+/// The product of the lower half and a word.
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr std::uint64_t product(
+    std::uint64_t a, std::uint64_t b) noexcept {
+  return (a & 0xffffffffu) * b;
+}
+
+// A word of each of as many blocks as an instruction multiplies, in 64 bits like its products.
+#if defined(__AVX2__) && !defined(__CUDACC__)
+using WordsOfBlocks = std::uint64_t __attribute__((vector_size(32)));
+[[nodiscard]] ZERO_ALWAYS_INLINE WordsOfBlocks product(WordsOfBlocks a, std::uint64_t b) noexcept {
+  auto const all = reinterpret_cast<__m256i>(WordsOfBlocks{} + b);
+  return reinterpret_cast<WordsOfBlocks>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), all));
+}
+ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks low, WordsOfBlocks high, void* to) noexcept {
+  WordsOfBlocks const blocks[] = {__builtin_shufflevector(low, high, 0, 4, 1, 5),
+                                  __builtin_shufflevector(low, high, 2, 6, 3, 7)};
+  __builtin_memcpy(to, blocks, sizeof(blocks));
+}
+#elif defined(__SSE2__) && !defined(__CUDACC__)
+using WordsOfBlocks = std::uint64_t __attribute__((vector_size(16)));
+[[nodiscard]] ZERO_ALWAYS_INLINE WordsOfBlocks product(WordsOfBlocks a, std::uint64_t b) noexcept {
+  auto const all = reinterpret_cast<__m128i>(WordsOfBlocks{} + b);
+  return reinterpret_cast<WordsOfBlocks>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), all));
+}
+ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks low, WordsOfBlocks high, void* to) noexcept {
+  WordsOfBlocks const blocks[] = {__builtin_shufflevector(low, high, 0, 2),
+                                  __builtin_shufflevector(low, high, 1, 3)};
+  __builtin_memcpy(to, blocks, sizeof(blocks));
+}
+#else
+using WordsOfBlocks = std::uint64_t;
+#endif
+
+template <class W>
+ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_round(W (&words)[4],
+                                                                W low,
+                                                                W high) noexcept {
+  W const first = product(words[0], 0xd2511f53u);
+  W const second = product(words[2], 0xcd9e8d57u);
+  words[0] = (second >> 32) ^ words[1] ^ low;
+  words[1] = second;
+  words[2] = (first >> 32) ^ words[3] ^ high;
+  words[3] = first;
+}
+
+/// From the words of a counter to random ones, of one block or of several; of each 64 bits, the
+/// lower half counts. Written out, since what the rounds mix in is the same for all blocks.
+template <class W, std::size_t... Round>
+ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_rounds(
+    W (&words)[4], std::uint64_t key, std::index_sequence<Round...>) noexcept {
+  W const low = W{} + key;
+  W const high = W{} + (key >> 32);
+  (philox_round(words, low + Round * 0x9e3779b9u, high + Round * 0xbb67ae85u), ...);
+}
+using PhiloxRounds = std::make_index_sequence<7>;
+
+}  // namespace detail
 
 /// Philox4x32 with 7 rounds: the block of a counter.
 ///
@@ -28,18 +97,10 @@ struct RandomBlock {
 /// @par Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock philox(
     RandomBlock counter, std::uint64_t key) noexcept {
-  auto low = static_cast<std::uint32_t>(key);
-  auto high = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 7; ++round) {
-    std::uint64_t const first = std::uint64_t{0xd2511f53u} * counter.words[0];
-    std::uint64_t const second = std::uint64_t{0xcd9e8d57u} * counter.words[2];
-    counter = {{static_cast<std::uint32_t>(second >> 32) ^ counter.words[1] ^ low,
-                static_cast<std::uint32_t>(second),
-                static_cast<std::uint32_t>(first >> 32) ^ counter.words[3] ^ high,
-                static_cast<std::uint32_t>(first)}};
-    low += 0x9e3779b9u;
-    high += 0xbb67ae85u;
-  }
+  auto const& from = counter.words;
+  std::uint64_t words[4] = {from[0], from[1], from[2], from[3]};
+  detail::philox_rounds(words, key, detail::PhiloxRounds{});
+  for (int i = 0; i < 4; ++i) counter.words[i] = static_cast<std::uint32_t>(words[i]);
   return counter;
 }
 
@@ -116,24 +177,53 @@ template <class Bits>
                              static_cast<std::size_t>(element % elements));
 }
 
+namespace detail {
+
+/// The bits of as many blocks as W has words of, from block `number` on.
+template <class W, class Bits>
+ZERO_ALWAYS_INLINE void fill_blocks(Bits* out, RandomStream stream, std::uint64_t number) noexcept {
+  if constexpr (std::is_same_v<W, std::uint64_t>) {
+    RandomBlock const block = random_block(stream, number);
+    for (std::size_t i = 0; i < elements_of_block<Bits>; ++i) {
+      out[i] = bits_of_block<Bits>(block, i);
+    }
+  } else {
+    constexpr std::uint64_t steps[] = {0, 1, 2, 3};
+    W words[4];
+    __builtin_memcpy(words, steps, sizeof(W));
+    words[0] += number;
+    words[1] = words[0] >> 32;
+    words[2] = W{} + stream.count;
+    words[3] = words[2] >> 32;
+    philox_rounds(words, stream.key, PhiloxRounds{});
+    constexpr std::uint64_t low = 0xffffffff;
+    store_blocks((words[0] & low) | (words[1] << 32), (words[2] & low) | (words[3] << 32), out);
+  }
+}
+
+}  // namespace detail
+
 /// out[i] = random_bits<Bits>(stream, first + i) for i in [0, count).
 /// @par Cost  one block for 16 bytes of bits; a block that is not needed whole is computed whole
-template <class Bits>
+template <Isa I = native, class Bits>
 void fill_random(Bits* out, RandomStream stream, std::uint64_t first, std::size_t count) noexcept {
+  constexpr bool vectors = (I & isa::sse2) != 0;
+  using Words = std::conditional_t<vectors, detail::WordsOfBlocks, std::uint64_t>;
   constexpr std::size_t elements = elements_of_block<Bits>;
-  constexpr std::size_t blocks = 8;
-  Bits all[blocks * elements];
+  constexpr std::size_t at_once = elements * sizeof(Words) / sizeof(std::uint64_t);
   while (count != 0) {
-    std::uint64_t const number = first / elements;
     auto const skipped = static_cast<std::size_t>(first % elements);
-    std::size_t const taken = (std::min)(count, blocks * elements - skipped);
-    for (std::size_t b = 0; b < blocks; ++b) {
-      RandomBlock const block = random_block(stream, number + b);
-      for (std::size_t i = 0; i < elements; ++i) {
-        all[b * elements + i] = bits_of_block<Bits>(block, i);
+    std::size_t taken = count - count % at_once;
+    if (skipped == 0 && taken != 0) {
+      for (std::size_t i = 0; i < taken; i += at_once) {
+        detail::fill_blocks<Words>(out + i, stream, (first + i) / elements);
       }
+    } else {
+      Bits some[at_once];
+      detail::fill_blocks<Words>(static_cast<Bits*>(some), stream, first / elements);
+      taken = (std::min)(count, at_once - skipped);
+      std::copy_n(static_cast<Bits const*>(some) + skipped, taken, out);
     }
-    std::copy_n(static_cast<Bits const*>(all) + skipped, taken, out);
     out += taken;
     first += taken;
     count -= taken;

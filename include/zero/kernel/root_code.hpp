@@ -150,12 +150,11 @@ template <RootCode Code, class L>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words root_code(
     typename L::Words magnitude, typename L::Floats x, RootLevels<Code> const& group) noexcept {
   if constexpr (RootGrid<Code>::has_sign) {
-    auto const sign = words<L>(0) - (L::bits_of(x) >> 31);
-    return ((magnitude ^ sign) - sign) & group.kept;
+    return L::with_sign_of(x, magnitude) & group.kept;
   } else {
-    auto const least = words<L>(RootGrid<Code>::least);
-    auto const raised = L::select(L::less(magnitude, least), least, magnitude);
-    return L::select(typename L::Floats{} < x, raised, magnitude) & group.kept;
+    auto const zeros = words<L>(0);
+    auto const least = L::select(typename L::Floats{} < x, words<L>(RootGrid<Code>::least), zeros);
+    return L::select(L::less(magnitude, least), least, magnitude) & group.kept;
   }
 }
 
@@ -174,10 +173,9 @@ template <RootCode Code, class L = OneLane>
   auto const at = detail::between_roots<Code, L>(x, group);
   // All of this is exact but for one product, fused or not.
   auto const past = at.level - at.numbers * at.numbers;
-  auto const gap = at.numbers + at.numbers + 1.f;
+  auto const gap = at.numbers * 2.f + 1.f;
   auto const chance = L::number(random) * 0x1p-16f + 0x1p-17f;
-  auto const magnitude = L::select(chance * gap < past, at.lower + 1u, at.lower);
-  return detail::root_code<Code, L>(magnitude, x, group);
+  return detail::root_code<Code, L>(L::one_more(at.lower, chance * gap < past), x, group);
 }
 
 /// The codes of numbers, to nearest, of two as near the even one: for conversions. A number that

@@ -18,31 +18,37 @@ namespace detail {
 /// The largest of the words of a group without their signs.
 template <class L>
 [[nodiscard]] ZERO_ALWAYS_INLINE std::uint32_t top_of_group(float const* values) noexcept {
-  auto top = words<L>(0);
-  for (std::size_t i = 0; i < root_group; i += L::count) {
+  auto top = L::load(values) & 0x7fffffffu;
+  for (std::size_t i = L::count; i < root_group; i += L::count) {
     auto const magnitude = L::load(values + i) & 0x7fffffffu;
     top = L::select(L::less(top, magnitude), magnitude, top);
   }
-  std::uint32_t lanes[L::count];
-  __builtin_memcpy(lanes, &top, sizeof(top));
-  return *std::max_element(std::begin(lanes), std::end(lanes));
+  return L::largest(top);
 }
 
-/// A whole group; returns its scale.
+/// Whole groups. Scales come first: the way to one takes as long as the codes of a group, and
+/// needs little of the processor, which so goes several of these ways at once.
 /// @param random  16 bits for each element; null to round to nearest
 template <RootCode Code, class L>
-ZERO_ALWAYS_INLINE std::uint8_t encode_group(Code* codes,
-                                             float const* values,
-                                             std::uint16_t const* random) noexcept {
-  std::uint8_t const scale = root_scale<Code>(top_of_group<L>(values));
-  RootLevels<Code> const group(scale);
-  for (std::size_t i = 0; i < root_group; i += L::count) {
-    auto const x = L::of_bits(L::load(values + i));
-    L::store(random == nullptr ? encode_root_to_nearest<Code, L>(x, group)
-                               : encode_root<Code, L>(x, group, L::load(random + i)),
-             codes + i);
+ZERO_ALWAYS_INLINE void encode_groups(Code* codes,
+                                      std::uint8_t* scales,
+                                      float const* values,
+                                      std::size_t groups,
+                                      std::uint16_t const* random) noexcept {
+  for (std::size_t g = 0; g < groups; ++g) {
+    scales[g] = root_scale<Code>(top_of_group<L>(values + g * root_group));
   }
-  return scale;
+  for (std::size_t i = 0; i < groups * root_group; i += 4 * L::count) {
+    RootLevels<Code> const group(scales[i / root_group]);
+    typename L::Words all[4];
+    for (std::size_t k = 0; k < 4; ++k) {
+      std::size_t const at = i + k * L::count;
+      auto const x = L::of_bits(L::load(values + at));
+      all[k] = random == nullptr ? encode_root_to_nearest<Code, L>(x, group)
+                                 : encode_root<Code, L>(x, group, L::load(random + at));
+    }
+    L::store_bytes(all, codes + i);
+  }
 }
 
 }  // namespace detail
@@ -74,20 +80,28 @@ void encode_roots(Code* codes,
                   float const* values,
                   std::size_t count,
                   std::uint16_t const* random = nullptr) noexcept {
-  std::size_t i = 0;
-  for (; i + root_group <= count; i += root_group) {
-    *scales++ = detail::encode_group<Code, Lanes<I>>(
-        codes + i, values + i, random == nullptr ? nullptr : random + i);
+  // A few groups, so that values are near when they are read again.
+  constexpr std::size_t some = 8 * root_group;
+  while (count >= root_group) {
+    std::size_t const taken = (std::min)(count, some) / root_group * root_group;
+    detail::encode_groups<Code, Lanes<I>>(codes, scales, values, taken / root_group, random);
+    codes += taken;
+    scales += taken / root_group;
+    values += taken;
+    if (random != nullptr) random += taken;
+    count -= taken;
   }
-  if (i == count) return;
+  if (count == 0) return;
   Code last[root_group];
   float padded[root_group] = {};
   std::uint16_t bits[root_group] = {};
-  std::copy(values + i, values + count, std::begin(padded));
-  if (random != nullptr) std::copy(random + i, random + count, std::begin(bits));
-  *scales = detail::encode_group<Code, Lanes<I>>(
-      std::begin(last), std::begin(padded), random == nullptr ? nullptr : std::begin(bits));
-  std::copy_n(std::begin(last), count - i, codes + i);
+  std::copy_n(values, count, std::begin(padded));
+  if (random != nullptr) {
+    std::copy_n(random, count, std::begin(bits));
+    random = std::begin(bits);
+  }
+  detail::encode_groups<Code, Lanes<I>>(std::begin(last), scales, std::begin(padded), 1, random);
+  std::copy_n(std::begin(last), count, codes);
 }
 
 /// The first of `count` codes that stands for no number; `count` if all do.

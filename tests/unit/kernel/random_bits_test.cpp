@@ -56,12 +56,14 @@ TEST_CASE_TEMPLATE("random bits: a range has the bits of its elements, wherever 
                    std::uint16_t,
                    std::uint8_t) {
   RandomStream const stream = kernel::random_stream(kernel::random_key("w", 0, 2), 1, 17);
-  std::uint64_t const far = (std::uint64_t{1} << 33) - 20;
+  std::uint64_t const far = (kernel::elements_of_block<Bits> << 32) - 20;  // blocks of 33 bits
   for (std::uint64_t const begin : {std::uint64_t{0}, std::uint64_t{5}, far, far + 7}) {
     for (std::size_t count = 0; count < 300; count += count < 40 ? 1 : 37) {
-      std::vector<Bits> out(count + 1, 99);
+      std::vector<Bits> out(count + 1, 99), of_others(count + 1, 99);
       kernel::fill_random(out.data(), stream, begin, count);
+      kernel::fill_random<kernel::isa::generic>(of_others.data(), stream, begin, count);
       CHECK(out[count] == 99);
+      CHECK(of_others == out);
       for (std::size_t i = 0; i < count; ++i) {
         REQUIRE(out[i] == kernel::random_bits<Bits>(stream, begin + i));
       }
