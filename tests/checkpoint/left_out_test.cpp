@@ -236,6 +236,32 @@ TEST_CASE("layers of a frozen stack that are not here need not be") {
   }
 }
 
+TEST_CASE("lent frozen tensors are compared although a file has given all others") {
+  TemporaryDirectory const directory;
+  std::string const file = directory.path() + "/model.safetensors";
+  Tensors const tensors{{.name = "w", .shape = {5}}, {.name = "f", .shape = {3}, .frozen = true}};
+  run<PosG>(1, {tensors[0]}, [&](auto& optimizer) {
+    optimizer.adopt_parameters();
+    zero::export_model(optimizer, file);
+  });
+  zero::run_ranks(2, [&](InProcess& comm) {
+    zero::ShardedOptimizer<InProcess, PosG, zero::Mixed<bf16>, zero::Borrowed<>> optimizer{comm,
+                                                                                           tensors};
+    std::vector<bf16> w(5);
+    std::vector<bf16> f(3, bf16(static_cast<float>(comm.rank())));
+    std::vector<bf16> slope(5);
+    optimizer.bind_parameters(std::vector<std::span<bf16>>{w, f});
+    optimizer.bind_gradients(std::vector<std::span<bf16>>{slope, {}});
+    load_parameters_from(optimizer, file, {.strict = false});
+    auto const step = [&] {
+      optimizer.reduce_all();
+      optimizer.step();
+    };
+    check_says(refusal(step, zero::ErrorKind::communication),
+               "start from different values of tensor 'f'");
+  });
+}
+
 TEST_CASE("ranks that disagree about frozen tensors save nothing") {
   TemporaryDirectory const directory;
   run<PosG>(2, model(), [&](auto& optimizer, int rank) {
