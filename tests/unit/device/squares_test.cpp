@@ -10,38 +10,6 @@ namespace {
 
 namespace device = zero::device;
 using device::Addends;
-using device::team;
-
-TEST_CASE("rows of eight 16-bit elements become columns") {
-  // Threads in step: each exchange waits for all of a pair.
-  std::uint32_t rows[team][team / 2];
-  std::uint32_t sent[team];
-  std::barrier<> all(team);
-  auto const element = [](unsigned row, unsigned at) { return 1000u * row + at; };
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < team; ++t) {
-    threads.emplace_back([&, t] {
-      for (unsigned i = 0; i < team / 2; ++i) {
-        rows[t][i] = element(t, 2 * i) | element(t, 2 * i + 1) << 16;
-      }
-      device::transpose_halves(rows[t], t, [&](std::uint32_t word, unsigned distance) {
-        sent[t] = word;
-        all.arrive_and_wait();
-        std::uint32_t const got = sent[t ^ distance];
-        all.arrive_and_wait();
-        return got;
-      });
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (unsigned t = 0; t < team; ++t) {
-    for (unsigned i = 0; i < team; ++i) {
-      CAPTURE(t);
-      CAPTURE(i);
-      CHECK((rows[t][i / 2] >> (16 * (i % 2)) & 0xffffu) == element(i, t));
-    }
-  }
-}
 
 /// A sum that counts how often something is put out to it.
 struct Counted {
