@@ -40,6 +40,8 @@ LAYER_OF_FILE = {
 # Kernels are their shared floor, and a communicator says in which memory it works.
 ALLOWED_BETWEEN_SIBLINGS = {
     ("comm", "kernel"), ("comm", "space"), ("space", "kernel"),
+    # A precision names the elements that kernels read and write.
+    ("precision", "kernel"),
     # A device runs the kernels' element functions; what works on device memory launches them.
     ("device", "kernel"), ("space", "device"), ("comm", "device"),
     # A transfer is between a space and slower memory.

@@ -435,7 +435,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// K>)` for every run of master weights and states that this rank holds; state k is
   /// `Rule::states[k]`. Under `ByTensor` types are those of the tensor's precision; where they
   /// differ, `visit` takes each, as a generic lambda does. Where the host cannot reach the space's
-  /// memory, runs come in pieces, as copies that last until `visit` returns. Local; blocks there.
+  /// memory, and with `Rest16`, whose masters lie nowhere as they are, runs come in pieces, as
+  /// copies that last until `visit` returns. Local; blocks there.
   /// @par Cost  there, two transient megabytes of the host at most per array, beside the plan
   template <class Visit>
   void visit_owned(Visit&& visit) const {

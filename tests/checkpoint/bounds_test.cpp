@@ -158,7 +158,8 @@ TEST_CASE("a tensor that is cut into single elements needs memory in proportion 
     std::vector<std::byte> memory(rows * sizeof(float));
     zero::detail::LoadPlanner planner(catalog, here, options);
     auto plan = planner.plan({});
-    planner.place({{.tensor = 0, .array = "master", .count = rows, .memory = memory.data()}}, plan);
+    planner.place({{.tensor = 0, .array = "master", .count = rows, .values = {{memory.data()}}}},
+                  plan);
     CHECK(plan.wanted.size() == rows);
   });
 }

@@ -124,8 +124,8 @@ void load(zero::Catalog const& catalog, Sample const& sample, bool direct, Model
     std::vector<std::string_view> arrays{zero::detail::master_array, "exp_avg", "exp_avg_sq"};
     if (sample.tensors[t].frozen) arrays = {zero::detail::parameter_array};
     for (std::string_view const array : arrays) {
-      runs.push_back(
-          {.tensor = t, .array = array, .count = elements, .memory = bytes + used * sizeof(float)});
+      std::byte* const to = bytes + used * sizeof(float);
+      runs.push_back({.tensor = t, .array = array, .count = elements, .values = {{to}}});
       used += elements;
     }
   }
@@ -135,10 +135,10 @@ void load(zero::Catalog const& catalog, Sample const& sample, bool direct, Model
   auto plan = planner.plan({"exp_avg", "exp_avg_sq"});
   static_cast<void>(planner.differing(runs, files, [] {}));
   planner.place(runs, plan);
-  auto const place = [&](void* to, void const* from, std::size_t count) {
-    auto const at = static_cast<std::size_t>(static_cast<std::byte*>(to) - bytes);
-    REQUIRE(at + count <= used * sizeof(float));
-    std::memcpy(to, from, count);
+  auto const place = [&](zero::detail::HeldValues const& to, std::byte const* from, std::size_t n) {
+    auto const at = static_cast<std::size_t>(to.array.first - bytes);
+    REQUIRE(at + to.array.bytes(n) <= used * sizeof(float));
+    zero::detail::copy_values(to, from, n);
   };
   zero::detail::stream(files, catalog, plan.wanted, place, direct, [] {});
 }

@@ -11,6 +11,7 @@
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/kernel/reduce.hpp"
+#include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
@@ -267,8 +268,9 @@ TEST_CASE_FIXTURE(OneStream, "cuda: the first parameter that is not its master i
   check_unrounded<zero::fp16>(space);
 }
 
-/// @tparam M  of masters and states
-template <class P, class G, class M = float, class R>
+/// @tparam M     of masters and states
+/// @tparam Held  what is held of masters
+template <class P, class G, class M = float, class Held = M, class R>
 void check_update(Cuda const& space, R const& rule) {
   constexpr std::size_t k = R::states.size();
   // Of states, masters, parameters and gradients: the same, then each of them elsewhere.
@@ -276,11 +278,17 @@ void check_update(Cuda const& space, R const& rule) {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
   for (std::size_t const count : sizes(space)) {
     for (auto const& place : places) {
-      auto master = numbers<M>(count, 4);
+      auto const whole = numbers<M>(count, 4);
       auto const gradient = numbers<G>(count, 5);
       std::vector<P> parameter(count);
+      std::vector<Held> master(count);
+      if constexpr (std::is_same_v<Held, M>) {
+        master = whole;
+      } else {
+        zero::Rest16::split(parameter.data(), master.data(), whole.data(), count);
+      }
       std::vector<std::vector<M>> state(k, std::vector<M>(count));
-      Array<M> const device_master(space, master, place[1]);
+      Array<Held> const device_master(space, master, place[1]);
       Array<G> const device_gradient(space, gradient, place[3]);
       Array<P> const device_parameter(space, parameter, place[2]);
       std::vector<std::unique_ptr<Array<M>>> device_state;
@@ -295,9 +303,9 @@ void check_update(Cuda const& space, R const& rule) {
         auto const scalars =
             rule.scalars(terms.step, static_cast<M>(terms.learning_rate), M(0.5), M(1));
         Array<zero::BasicStepScalars<M>> const device_scalars(space, {scalars}, 0);
-        zero::UpdateArrays<M, P, G, M, k> here{
+        zero::UpdateArrays<Held, P, G, M, k> here{
             .master = master.data(), .gradient = gradient.data(), .count = count};
-        zero::UpdateArrays<M, P, G, M, k> there{
+        zero::UpdateArrays<Held, P, G, M, k> there{
             .master = device_master.data(), .gradient = device_gradient.data(), .count = count};
         if constexpr (!std::is_same_v<P, M>) {
           here.parameter = parameter.data();
@@ -330,6 +338,9 @@ TEST_CASE_FIXTURE(
   check_update<float, float>(space, zero::RmsProp<true, true>{.momentum = 0.5f});
   check_update<double, double, double>(space, zero::AdamW{});
   check_update<zero::bf16, float, double>(space, zero::AmsGrad{});
+  using zero::kernel::HalfAwayBf16;
+  check_update<HalfAwayBf16, zero::bf16>(space, zero::AdamW{});
+  check_update<HalfAwayBf16, zero::bf16, float, zero::kernel::RestOfMaster>(space, zero::AdamW{});
 }
 
 template <class T>

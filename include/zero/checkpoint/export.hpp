@@ -182,8 +182,8 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> export_runs(Parts& parts, ExportOptions
   });
   parts.held.trained(Extent::owned, [&](HeldPiece const& piece) {
     if (masters(piece.types()) || !parts.counts(piece.tensor())) return;
-    ArrayRun run = run_of(piece, parameter_array, piece.parameter());
-    run.masters = piece.master();
+    ArrayRun run = run_of(piece, parameter_array, {piece.parameter()});
+    run.masters = piece.values(0);
     append_run(runs, run);
   });
   return runs;
@@ -213,14 +213,14 @@ inline void write_runs(AnySpace const& space,
     Narrowed const narrowed{overflow, tensor.name};
     for (std::uint64_t done = 0; done < run.count; work.alive()) {
       auto const count = static_cast<std::size_t>((std::min)(run.count - done, elements));
-      auto const fetch = [&](Array from, std::vector<std::byte>& copy) {
-        copy.resize(from.bytes(count));
-        space.download(copy.data(), from.at(done), copy.size());
-        return Array{copy.data(), from.dtype};
+      auto const fetch = [&](HeldValues const& from, std::vector<std::byte>& copy) {
+        copy.resize(count * size_of(from.array.dtype));
+        read_values(space, from.from(done), count, copy.data());
+        return Array{copy.data(), from.array.dtype};
       };
-      bool const rounded = run.masters.first != nullptr;
-      Array here{run.memory, run.dtype};
-      here = space.host_accessible() && !rounded ? here.from(done) : fetch(here, fetched);
+      bool const rounded = run.masters.array.first != nullptr;
+      bool const direct = space.host_accessible() && run.values.plain() && !rounded;
+      Array const here = direct ? run.values.array.from(done) : fetch(run.values, fetched);
       std::byte const* from = here.first;
       // What a master became is what the file has, but for an infinity that it never was.
       Array const masters = rounded ? fetch(run.masters, converted) : Array();
@@ -234,9 +234,9 @@ inline void write_runs(AnySpace const& space,
         narrowed.fit(dtype, masters.from(i), 1, run.first + done + i);
         kernel::convert_on_host(dtype, here.at(i), masters.dtype, masters.at(i), 1);
       }
-      if (run.dtype != dtype) {
+      if (run.dtype() != dtype) {
         converted.resize(count * width);
-        kernel::convert_on_host(dtype, converted.data(), run.dtype, from, count);
+        kernel::convert_on_host(dtype, converted.data(), run.dtype(), from, count);
         from = converted.data();
       }
       auto const write = [&](std::uint64_t first, std::uint64_t there) {

@@ -337,13 +337,14 @@ class LoadPlanner {
       if (options_->parameters_only && is_state(run)) continue;
       if (is_state(run) ? plan.states[run.tensor] : plan.values[run.tensor]) {
         SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
-        want(run,
-             from,
-             run.first,
-             run.count,
-             run.memory,
-             plan.narrowed.emplace_back(narrowing(run)),
-             plan.wanted);
+        Narrowed& narrowed = plan.narrowed.emplace_back(narrowing(run));
+        std::byte* memory = run.values.array.first;
+        if (!run.values.plain()) {
+          narrowed.parts = run.values;
+          narrowed.begin = run.first;
+          memory = nullptr;
+        }
+        want(run, from, run.first, run.count, memory, narrowed, plan.wanted);
       } else if (is_state(run)) {
         plan.cleared.push_back(run);
       }
@@ -547,14 +548,15 @@ class LoadPlanner {
             Narrowed const& narrowed,
             std::vector<Wanted>& wanted) const {
     auto const add = [&](SavedRun const& piece, std::uint64_t before) {
-      wanted.push_back({.file = piece.file,
-                        .offset = piece.offset,
-                        .count = piece.count,
-                        .from = from.dtype,
-                        .to = run.dtype,
-                        .memory = memory + before * size_of(run.dtype),
-                        .narrowed = &narrowed,
-                        .first = first + before});
+      wanted.push_back(
+          {.file = piece.file,
+           .offset = piece.offset,
+           .count = piece.count,
+           .from = from.dtype,
+           .to = run.dtype(),
+           .memory = memory == nullptr ? nullptr : memory + before * size_of(run.dtype()),
+           .narrowed = &narrowed,
+           .first = first + before});
     };
     for_each_saved((*here_)[run.tensor], first, count, from, add);
   }
@@ -576,10 +578,10 @@ class LoadPlanner {
     Narrowed const narrowed = narrowing(run);
     auto const read = [&](ReadArray const& array, std::uint64_t done) {
       std::uint64_t const count = (std::min)(most, run.count - done);
-      std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype));
+      std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype()));
       std::vector<Wanted> wanted;
       want(run, *array.from, run.first + done, count, elements.data(), narrowed, wanted);
-      stream_in_order(*array.pieces, wanted, copy_bytes, true, alive);
+      stream_in_order(*array.pieces, wanted, copy_values, true, alive);
       return elements;
     };
     for (std::uint64_t done = 0; done < run.count; done += most) {

@@ -13,7 +13,7 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/overflow.hpp"
 #include "zero/kernel/host_conversion.hpp"
-#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/held_values.hpp"
 #include "zero/optimizer/setup/value_limits.hpp"
 
 #include <algorithm>
@@ -37,6 +37,8 @@ struct Narrowed {
   std::string_view tensor{};
   std::string_view state{};  ///< of the tensor; empty: its values
   DType limit = DType::u8;   ///< type of what is rounded from masters, the parameters
+  HeldValues parts{};        ///< of masters that are held in parts: where all of a run belong
+  std::uint64_t begin = 0;   ///< number of the first of these in the tensor
 
   /// Sees to it that elements fit into a type.
   /// @param values  of the host; changed where they saturate
@@ -59,9 +61,15 @@ struct Wanted {
   std::uint64_t count = 0;
   DType from = DType::f32;
   DType to = DType::f32;
-  std::byte* memory = nullptr;               ///< of the space
+  std::byte* memory = nullptr;               ///< of the space; null for masters in parts
   Narrowed const* narrowed = &not_narrowed;  ///< shared: files may have many runs
   std::uint64_t first = 0;                   ///< number of the first one in its tensor
+
+  /// Where those behind the first `done` belong.
+  [[nodiscard]] HeldValues behind(std::uint64_t done) const noexcept {
+    if (narrowed->parts.plain()) return {{memory + done * size_of(to), to}};
+    return narrowed->parts.from(first + done - narrowed->begin);
+  }
 };
 
 /// Calls `visit(run, before)` for the saved runs of elements [first, first + count), cut to them;
@@ -94,9 +102,13 @@ void for_each_piece(SavedArray const& saved,
   return {file, first, count, DType::u8, DType::u8, memory};
 }
 
-/// To memory that the host can write to.
-inline void copy_bytes(void* to, void const* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
+/// Brings values of the host to where they belong.
+using PlaceValues =
+    std::function<void(HeldValues const& to, std::byte const* from, std::size_t count)>;
+
+/// To memory that the host can write to, as they are.
+inline void copy_values(HeldValues const& to, std::byte const* from, std::size_t count) {
+  std::memcpy(to.array.first, from, to.array.bytes(count));
 }
 
 /// The pieces of files, one at a time. What it hands out has its checksum.
@@ -181,29 +193,29 @@ class PieceReader {
 };
 
 /// Reads what is wanted, in its order, and checks every piece.
-/// @param place  `place(to, from, bytes)` brings bytes of the host to the space; empty to check
-///   alone
+/// @param place   brings them to the space; empty to check alone
 /// @param direct  whether the host may write to the space's memory itself; a piece is then checked
-///   where it belongs
+///   where it belongs, if its values lie there as they are
 /// @param alive   called between pieces
 /// @throws Error (data), naming file, tensor and rank; (resource); (invalid_argument) as `Narrowed`
 inline void stream_in_order(PieceReader& pieces,
                             std::span<Wanted const> wanted,
-                            std::function<void(void*, void const*, std::size_t)> const& place,
+                            PlaceValues const& place,
                             bool direct,
                             Alive const& alive) {
   std::vector<std::byte> converted;
   for (Wanted const& each : wanted) {
     std::size_t const width = size_of(each.from);
+    DType const into = each.to;
     Narrowed const& narrowed = *each.narrowed;
     for (std::uint64_t done = 0; done < each.count;) {
       alive();
       std::uint64_t const offset = each.offset + done * width;
-      std::byte* const to = place ? each.memory + done * size_of(each.to) : nullptr;
-      if (place && direct && each.from == each.to) {
+      HeldValues const to = place ? each.behind(done) : HeldValues();
+      if (place && direct && each.from == into && to.plain()) {
         std::size_t const bytes =
-            pieces.read_to(each.file, offset, to, (each.count - done) * width);
-        narrowed.fit(narrowed.limit, {to, each.to}, bytes / width, each.first + done);
+            pieces.read_to(each.file, offset, to.array.first, (each.count - done) * width);
+        narrowed.fit(narrowed.limit, to.array, bytes / width, each.first + done);
         done += bytes / width;
         if (bytes > 0) continue;
       }
@@ -212,17 +224,17 @@ inline void stream_in_order(PieceReader& pieces,
           (std::min)(each.count - done, std::uint64_t{piece.size() / width}));
       if (count == 0) fail(ErrorKind::data, "a checkpoint has pieces that cut its elements");
       Array elements{piece.data(), each.from};
-      if (each.from != each.to) {
-        if (is_integral(each.from) || is_integral(each.to)) {
-          fail(ErrorKind::data, {name(each.from), " cannot be loaded as ", name(each.to)});
+      if (each.from != into) {
+        if (is_integral(each.from) || is_integral(into)) {
+          fail(ErrorKind::data, {name(each.from), " cannot be loaded as ", name(into)});
         }
-        narrowed.fit(each.to, elements, count, each.first + done);
-        converted.resize(count * size_of(each.to));
-        kernel::convert_on_host(each.to, converted.data(), each.from, elements.first, count);
-        elements = {converted.data(), each.to};
+        narrowed.fit(into, elements, count, each.first + done);
+        converted.resize(count * size_of(into));
+        kernel::convert_on_host(into, converted.data(), each.from, elements.first, count);
+        elements = {converted.data(), into};
       }
       narrowed.fit(narrowed.limit, elements, count, each.first + done);
-      if (place) place(to, elements.first, elements.bytes(count));
+      if (place) place(to, elements.first, count);
       done += count;
     }
   }
@@ -264,7 +276,7 @@ inline constexpr std::uint64_t bytes_for_two_threads = std::uint64_t{4} << 20;
 inline void stream(FileOperations& files,
                    Catalog const& catalog,
                    std::vector<Wanted> wanted,
-                   std::function<void(void*, void const*, std::size_t)> const& place,
+                   PlaceValues const& place,
                    bool direct,
                    Alive const& alive) {
   auto const read = [&](std::vector<Wanted> const& list) {

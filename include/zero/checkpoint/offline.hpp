@@ -64,7 +64,7 @@ class CheckpointReader {
     if (next != first + count) {
       fail(ErrorKind::data, {"element ", next, " of an array is not in '", catalog_->path, "'"});
     }
-    detail::stream_in_order(pieces_, wanted, detail::copy_bytes, true, [] {});
+    detail::stream_in_order(pieces_, wanted, detail::copy_values, true, [] {});
   }
 
  private:

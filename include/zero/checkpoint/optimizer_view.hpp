@@ -7,7 +7,7 @@
 #include "zero/base/function_ref.hpp"
 #include "zero/checkpoint/description.hpp"
 #include "zero/concepts/rule.hpp"
-#include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/held_values.hpp"
 #include "zero/optimizer/parts.hpp"
 
 #include <nlohmann/json.hpp>
@@ -21,28 +21,30 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// Elements [first, first + count) of one array of a tensor, and where they lie in the space.
+/// Elements [first, first + count) of one array of a tensor, and where the space has their values.
 struct ArrayRun {
   std::size_t tensor = 0;
   std::string_view array{};
   std::uint64_t first = 0;
   std::uint64_t count = 0;
-  DType dtype = DType::f32;
-  std::byte* memory = nullptr;
+  HeldValues values{};
   DType limit = DType::u8;  ///< of masters: the type of their parameters
-  Array masters{};          ///< of parameters that are exported: what they are rounded from
+  HeldValues masters{};     ///< of parameters that are exported: what they are rounded from
 
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype); }
+  [[nodiscard]] DType dtype() const noexcept { return values.array.dtype; }
+  /// As they are saved.
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype()); }
 };
 
 /// What a piece has of an array.
-[[nodiscard]] inline ArrayRun run_of(HeldPiece const& piece, std::string_view name, Array array) {
+[[nodiscard]] inline ArrayRun run_of(HeldPiece const& piece,
+                                     std::string_view name,
+                                     HeldValues const& values) {
   return {.tensor = piece.tensor(),
           .array = name,
           .first = piece.first(),
           .count = piece.count(),
-          .dtype = array.dtype,
-          .memory = array.first};
+          .values = values};
 }
 
 /// Appends a run, or lengthens the last one where it goes on there, unless it has masters.
@@ -50,8 +52,8 @@ inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
   if (!runs.empty()) {
     ArrayRun& last = runs.back();
     if (last.tensor == run.tensor && last.array == run.array &&
-        last.first + last.count == run.first && last.memory + last.bytes() == run.memory &&
-        run.masters.first == nullptr) {
+        last.first + last.count == run.first && last.values.go_on(last.count, run.values) &&
+        run.masters.array.first == nullptr) {
       last.count += run.count;
       return;
     }
@@ -81,17 +83,17 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool
   for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
     parts.held.trained(own ? Extent::owned : Extent::updated, [&](HeldPiece const& piece) {
       if (left_out(piece)) return;
-      ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.array(k));
+      ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.values(k));
       if (k == 0) run.limit = piece.types().parameter;
       append_run(runs, run);
     });
   }
   parts.held.frozen(own ? Extent::owned : Extent::read, [&](HeldPiece const& piece) {
     if (!frozen || left_out(piece)) return;
-    append_run(runs, run_of(piece, parameter_array, piece.parameter()));
+    append_run(runs, run_of(piece, parameter_array, {piece.parameter()}));
   });
   std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
-    return size_of(a.dtype) > size_of(b.dtype);
+    return size_of(a.dtype()) > size_of(b.dtype());
   });
   return runs;
 }

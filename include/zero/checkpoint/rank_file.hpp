@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <future>
 #include <span>
 #include <string>
@@ -54,7 +53,7 @@ inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
            {"a file cannot hold the state '", run.array, "': its name has a colon"});
     }
     header.entries.push_back({.name = entry_name(tensors[run.tensor].name, run),
-                              .dtype = std::string(safetensors::spelled(run.dtype)),
+                              .dtype = std::string(safetensors::spelled(run.dtype())),
                               .shape = {run.count}});
   }
   if (blob_bytes > 0) {
@@ -76,16 +75,33 @@ inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
 /// What a rank has to save, in the order of its file, from where it lies.
 class RankData {
  public:
-  /// Bytes that follow each other in memory.
+  /// Values that follow each other in memory; such that lie there as they are, as bytes.
   struct MemoryRun {
-    std::byte const* memory = nullptr;
-    std::uint64_t bytes = 0;
-    bool here = true;  ///< the host can read them
-  };
+    HeldValues values{};
+    std::uint64_t bytes = 0;  ///< as they are saved
+    bool here = true;         ///< the host can read them where they lie
 
-  /// @param fetch  brings bytes to the host that it cannot read
-  RankData(std::vector<MemoryRun> runs, std::function<void(void*, void const*, std::size_t)> fetch)
-      : runs_(std::move(runs)), fetch_(std::move(fetch)) {}
+    /// The first of these bytes, where they lie as they are.
+    [[nodiscard]] std::byte const* first() const noexcept { return values.array.first; }
+    /// Those behind the first `done`, which are whole values.
+    [[nodiscard]] HeldValues behind(std::uint64_t done) const noexcept {
+      return values.from(done / size_of(values.array.dtype));
+    }
+    /// Brings the first `count` of them to the host.
+    void fetch(AnySpace const& space, std::byte* to, std::size_t count) const {
+      read_values(space, values, count / size_of(values.array.dtype), to);
+    }
+  };
+  /// Bytes in memory of the host, or of a space.
+  [[nodiscard]] static MemoryRun bytes_at(std::byte const* first,
+                                          std::uint64_t bytes,
+                                          bool here = true) {
+    return {{{const_cast<std::byte*>(first), DType::u8}}, bytes, here};
+  }
+
+  /// @param space  where they lie, unless they are here
+  RankData(std::vector<MemoryRun> runs, AnySpace const& space)
+      : runs_(std::move(runs)), space_(&space) {}
 
   /// The next piece, until the one after; the last one is shorter, and none empty.
   [[nodiscard]] std::span<std::byte const> next() {
@@ -99,9 +115,9 @@ class RankData {
       auto const count =
           static_cast<std::size_t>((std::min)(run.bytes, std::uint64_t{piece_bytes - held}));
       if (run.here) {
-        if (count > 0) std::memcpy(buffer_.data() + held, run.memory, count);
+        if (count > 0) std::memcpy(buffer_.data() + held, run.first(), count);
       } else {
-        fetch_(buffer_.data() + held, run.memory, count);
+        run.fetch(*space_, buffer_.data() + held, count);
       }
       take(count);
       held += count;
@@ -112,8 +128,8 @@ class RankData {
  private:
   std::byte const* take(std::size_t count) {
     MemoryRun& run = runs_[at_];
-    std::byte const* const taken = run.memory;
-    run.memory += count;
+    std::byte const* const taken = run.first();
+    run.values = run.behind(count);
     run.bytes -= count;
     if (run.bytes == 0) ++at_;
     return taken;
@@ -121,7 +137,7 @@ class RankData {
 
   std::vector<MemoryRun> runs_;
   std::size_t at_ = 0;
-  std::function<void(void*, void const*, std::size_t)> fetch_;
+  AnySpace const* space_;
   std::vector<std::byte> buffer_;
 };
 

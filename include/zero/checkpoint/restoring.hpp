@@ -112,7 +112,7 @@ inline void compare_values(std::string const& name,
                     .world_size = static_cast<int>(catalog.files.size())};
       blob.bytes.resize(static_cast<std::size_t>(entry.end - entry.begin));
       Wanted const wanted = all_of(file, entry.begin, blob.bytes.size(), blob.bytes.data());
-      stream_in_order(pieces, {&wanted, 1}, copy_bytes, true, [] {});
+      stream_in_order(pieces, {&wanted, 1}, copy_values, true, [] {});
       blobs.push_back(std::move(blob));
     }
   }
@@ -265,14 +265,15 @@ class Restore {
       change.run_in_thread([&](Alive const& alive) {
         AnySpace const& space = parts_->space();
         bool const direct = space.host_accessible();
-        auto const place = [&](void* to, void const* host, std::size_t bytes) {
-          direct ? copy_bytes(to, host, bytes) : space.upload(to, host, bytes);
+        auto const place = [&](HeldValues const& to, std::byte const* host, std::size_t count) {
+          direct&& to.plain() ? copy_values(to, host, count) : write_values(space, to, count, host);
         };
         stream(*files_, catalog_, plan_.wanted, place, direct, alive);
       });
     });
     for (ArrayRun const& run : plan_.cleared) {
-      parts_->space().zero(run.memory, static_cast<std::size_t>(run.bytes()));
+      Array const& state = run.values.array;
+      parts_->space().zero(state.first, state.bytes(run.count));
     }
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);

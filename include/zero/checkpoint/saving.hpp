@@ -156,10 +156,10 @@ class Saving {
       if (snapshot != nullptr) {
         std::uint64_t const bytes = file.header.data_bytes();
         std::copy(last.begin(), last.end(), copied + (bytes - last.size()));
-        file.data = {{copied, bytes}};
+        file.data = {RankData::bytes_at(copied, bytes)};
         copied += bytes;
       } else {
-        file.data.push_back({last.data(), last.size()});
+        file.data.push_back(RankData::bytes_at(last.data(), last.size()));
       }
       file.saved = {.name = file_name(control_.rank(), names_[i]),
                     .leader = leader_ * static_cast<int>(own.size()) + static_cast<int>(i),
@@ -171,14 +171,11 @@ class Saving {
       try {
         std::vector<SavedFile> written;
         for (OwnFile& file : own) {
-          auto const fetch = [&file](void* to, void const* memory, std::size_t bytes) {
-            file.parts->space().download(to, memory, bytes);
-          };
           written.push_back(write_rank_file(directory_->files(),
                                             report_.path,
                                             std::move(file.saved),
                                             std::move(file.header),
-                                            RankData(std::move(file.data), fetch),
+                                            RankData(std::move(file.data), file.parts->space()),
                                             removes_,
                                             [this] { require_going_on(); }));
         }
@@ -292,10 +289,15 @@ class Saving {
                                                                 bool here) {
     std::vector<RankData::MemoryRun> data;
     for (ArrayRun const& run : runs) {
-      if (!data.empty() && data.back().memory + data.back().bytes == run.memory) {
+      // What lies as it is saved lies in few pieces.
+      RankData::MemoryRun next{run.values, run.bytes(), false};
+      if (run.values.plain()) next = RankData::bytes_at(run.values.array.first, run.bytes(), here);
+      bool const goes_on = !data.empty() && run.values.plain() &&
+                           data.back().values.go_on(data.back().bytes, next.values);
+      if (goes_on) {
         data.back().bytes += run.bytes();
       } else {
-        data.push_back({run.memory, run.bytes(), here});
+        data.push_back(next);
       }
     }
     return data;
@@ -311,9 +313,9 @@ class Saving {
       for (std::uint64_t done = 0; done < run.bytes; work.alive()) {
         auto const count = static_cast<std::size_t>((std::min)(run.bytes - done, stretch));
         if (run.here) {
-          std::memcpy(to, run.memory + done, count);
+          std::memcpy(to, run.first() + done, count);
         } else {
-          space.download(to, run.memory + done, count);
+          RankData::MemoryRun{run.behind(done), count, false}.fetch(space, to, count);
         }
         to += count;
         done += count;

@@ -31,7 +31,6 @@ template <Precision P, Rule R>
 inline constexpr ModelStates model_states{
     .parameter = sizeof(typename P::Parameter),
     .gradient = sizeof(typename P::Wire),
-    .optimizer = (has_master<P> ? sizeof(typename P::Master) : 0) +
-                 R::states.size() * sizeof(typename P::State)};
+    .optimizer = master_bytes<P> + R::states.size() * sizeof(typename P::State)};
 
 }  // namespace zero::inline ZERO_NAMESPACE

@@ -50,6 +50,9 @@ concept NamesFiveTypes = requires {
 /// `loss_scaled` says that gradients carry a dynamic loss scale and that a step whose gradients
 /// overflow is skipped; such a precision has a member `loss_scale` (LossScaleOptions). If `Master`
 /// is the same type as `Parameter`, no separate master is held.
+///
+/// An optional member type `Masters` says how masters are held and parameters rounded from them:
+/// `Fp32Masters`, which is what a precision without it has, `HalfAway` or `Rest16`.
 template <class P>
 concept Precision = std::regular<P> && requires {
   { P::name } -> std::convertible_to<std::string_view>;
@@ -83,8 +86,28 @@ using ReducedGradient = std::conditional_t<sums, typename P::Accumulate, typenam
 
 }  // namespace detail
 
-/// True if the update keeps a wider copy of the parameters beside the ones the model reads.
+/// Are parameters rounded from masters in a way of their own?
+template <class P>
+concept RoundingPrecision = requires {
+  typename P::Masters::Parameter;
+};
+
+/// Are masters what that has taken from them?
+template <class P>
+concept RemainderPrecision = RoundingPrecision<P> && requires {
+  typename P::Masters::Held;
+};
+
+/// True if the update keeps a wider copy of the parameters beside the ones the model reads, or what
+/// they lack to be wider.
 template <Precision P>
 inline constexpr bool has_master = !std::same_as<typename P::Master, typename P::Parameter>;
+
+/// Bytes of what is held beside a parameter for its master.
+template <Precision P>
+inline constexpr std::size_t master_bytes = [] {
+  if constexpr (RemainderPrecision<P>) return sizeof(typename P::Masters::Held);
+  return has_master<P> ? sizeof(typename P::Master) : 0;
+}();
 
 }  // namespace zero::inline ZERO_NAMESPACE

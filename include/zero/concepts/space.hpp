@@ -82,7 +82,7 @@ struct AnyRule {
 ///       void upload(void* to, void const* host, std::size_t bytes) const;
 ///       // Blocks until the bytes are there.
 ///       void download(void* host, void const* from, std::size_t bytes) const;
-///       // out[i] = To(in[i]), rounded once, to nearest even.
+///       // out[i] = To(in[i]), rounded once, to nearest even; kernel::HalfAwayBf16 half away.
 ///       template <class To, class From>
 ///       void convert(To* out, From const* in, std::size_t count) const;
 ///       // out[i] += in[i], rounded once, in Sum.
@@ -124,9 +124,10 @@ struct AnyRule {
 ///
 /// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
 /// `rule.update` with `*scalars`, which were computed in the space before, and gradients times
-/// `terms->gradient_scale`, in one pass, as kernel::update says. `arrays` is an `UpdateArrays`, and
-/// `scalars` are `BasicStepScalars` of what the rule computes in: a space that serves fp32 and
-/// mixed precision alone may have `zero::StepScalars` there.
+/// `terms->gradient_scale`, in one pass, as kernel::update says; masters may be
+/// kernel::RestOfMaster. `arrays` is an `UpdateArrays`, and `scalars` are `BasicStepScalars` of
+/// what the rule computes in: a space that serves fp32 and mixed precision alone may have
+/// `zero::StepScalars` there.
 template <class S>
 concept MemorySpace = std::copy_constructible<S> &&
     requires(S const& space,

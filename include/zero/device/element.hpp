@@ -6,7 +6,9 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/device/real.hpp"
 #include "zero/device/vector.hpp"
+#include "zero/kernel/half_away.hpp"
 #include "zero/kernel/reduce.hpp"
+#include "zero/kernel/remainder.hpp"
 #include "zero/kernel/rounding.hpp"
 
 #include <bit>
@@ -46,6 +48,27 @@ ZERO_HOST_DEVICE void update_element(
     state[k] = host::convert<State>(static_cast<Number>(states[k]));
   }
   if constexpr (!std::same_as<Master, Parameter>) published = host::convert<Parameter>(master);
+}
+
+/// The same where a master is what its parameter lacks: what `kernel::update` documents of those.
+/// Reads and writes `rest` and `published`, which are the parts of the master.
+template <Rule R, class Gradient, class State, std::size_t Count>
+ZERO_HOST_DEVICE void update_element(
+    R const& rule,
+    BasicStepScalars<kernel::RealOf<float, Gradient, State>> const& scalars,
+    kernel::RealOf<float, Gradient, State> gradient_scale,
+    kernel::RestOfMaster& rest,
+    kernel::HalfAwayBf16& published,
+    Gradient gradient,
+    State (&state)[Count]) noexcept {
+  using One = kernel::OneLane;
+  auto const bits = kernel::join_master<std::uint16_t>(published.value.bits, rest.bits);
+  float master = One::of_bits(bits);
+  float none = 0.f;
+  update_element(rule, scalars, gradient_scale, master, none, gradient, state);
+  auto const parts = kernel::split_master<std::uint16_t>(One::bits_of(master));
+  published.value.bits = static_cast<std::uint16_t>(parts.parameter);
+  rest.bits = static_cast<std::uint16_t>(parts.rest);
 }
 
 /// What leaves every number as it is that it is added to: for floating point -0, since 0 would make

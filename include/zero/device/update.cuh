@@ -35,11 +35,16 @@ struct UpdateOrder {
 template <std::size_t width, class M, class P, class G, class S, std::size_t K>
 struct UpdateInput {
   static constexpr std::size_t states = K == 0 ? 1 : K;
+  static constexpr bool reads_parameter = std::same_as<M, kernel::RestOfMaster>;
+  struct None {};
 
   __device__ void load(UpdateArrays<M, P, G, S, K> const& arrays,
                        std::size_t at,
                        UpdateOrder aligned) {
     master = device::load<width>(arrays.master, at, aligned.master(K));
+    if constexpr (reads_parameter) {
+      parameter = device::load<width>(arrays.parameter, at, aligned.parameter(K));
+    }
     gradient = device::load<width>(arrays.gradient, at, aligned.gradient(K));
     for (std::size_t k = 0; k != K; ++k) {
       state[k] = device::load<width>(arrays.state[k], at, aligned.state(k));
@@ -62,6 +67,7 @@ struct UpdateInput {
   }
 
   Vector<M, width> master;
+  std::conditional_t<reads_parameter, Vector<P, width>, None> parameter;
   Vector<G, width> gradient;
   Vector<S, width> state[states];
 };
@@ -75,6 +81,7 @@ inline __device__ Vector<P, width> update_vector(
     UpdateInput<width, M, P, G, S, K>& input) {
   constexpr std::size_t states = UpdateInput<width, M, P, G, S, K>::states;
   Vector<P, width> published{};
+  if constexpr (UpdateInput<width, M, P, G, S, K>::reads_parameter) published = input.parameter;
 #pragma unroll
   for (std::size_t j = 0; j < width; ++j) {
     S element[states];

@@ -77,23 +77,21 @@ struct OneLane {
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static std::uint32_t largest(Words x) noexcept {
     return x;
   }
-  /// The bits of floats, or integers, widened: those with a sign keep it.
+  /// The bits of floats, or integers, widened: those with a sign keep it. No alignment is needed.
   template <class T>
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words load(T const* from) noexcept {
-    if constexpr (std::is_same_v<T, float>) {
-      return bits_of(*from);
-    } else {
-      return static_cast<Words>(*from);
-    }
+    T element;
+    __builtin_memcpy(&element, from, sizeof(T));
+    if constexpr (std::is_same_v<T, float>) return bits_of(element);
+    return static_cast<Words>(element);
   }
   /// Floats of these bits, or integers of the lowest of them.
   template <class T>
   ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void store(Words x, T* to) noexcept {
-    if constexpr (std::is_same_v<T, float>) {
-      *to = of_bits(x);
-    } else {
-      *to = static_cast<T>(x);
-    }
+    T element;
+    if constexpr (std::is_same_v<T, float>) element = of_bits(x);
+    if constexpr (!std::is_same_v<T, float>) element = static_cast<T>(x);
+    __builtin_memcpy(to, &element, sizeof(T));
   }
   /// Integers that have room in a byte each, of four times as many lanes.
   template <class T>

@@ -23,6 +23,11 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 template <class Rest>
 concept Remainder = std::same_as<Rest, std::uint16_t> || std::same_as<Rest, std::uint8_t>;
 
+/// What is left of a master of which its parameter has the rest: the element of an array.
+struct RestOfMaster {
+  std::uint16_t bits = 0;  ///< as `split_master` has them
+};
+
 /// A master in two parts.
 template <class Words>
 struct MasterParts {
@@ -81,7 +86,8 @@ void join_masters(float* masters,
   });
 }
 
-/// parameters[i] and rests[i] = the parts of masters[i], for i in [0, count).
+/// parameters[i] and rests[i] = the parts of masters[i], for i in [0, count); where one of both is
+/// null, the other alone.
 /// With remainders of 8 bits, random[i] has as many random ones; null rounds to nearest.
 /// @par Cost  one pass
 template <Isa I = native, Remainder Rest>
@@ -98,8 +104,8 @@ void split_masters(bf16* parameters,
                          random == nullptr ? words<L>(narrowed_to_nearest) : L::load(random + i));
     }
     auto const parts = split_master<Rest, L>(bits);
-    L::store(parts.parameter, &parameters[i].bits);
-    L::store(parts.rest, rests + i);
+    if (parameters != nullptr) L::store(parts.parameter, &parameters[i].bits);
+    if (rests != nullptr) L::store(parts.rest, rests + i);
   });
 }
 

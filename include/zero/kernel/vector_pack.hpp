@@ -22,6 +22,9 @@
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
+template <Isa I>
+struct Lanes;
+
 namespace detail {
 /// Vector types by lanes. Spelled out, since g++ takes a vector whose size depends on a template
 /// parameter for a scalar until it is instantiated.
@@ -109,6 +112,11 @@ class VectorPack : public PackArithmetic<VectorPack<I>> {
   }
   ZERO_ALWAYS_INLINE void store(bf16* to) const noexcept { put(lowered(bf16_words()), to); }
   ZERO_ALWAYS_INLINE void store(fp16* to) const noexcept { put(fp16_halves(), to); }
+  /// As 16 bits of a type that has a rounding of its own.
+  template <class Half>
+  ZERO_ALWAYS_INLINE void store(Half* to) const noexcept {
+    put(halves(to), to);
+  }
 
   /// Stores `low` and then `high` around the caches, for outputs too large to be found there later.
   /// `to` must be aligned to `stream_alignment` bytes, and `fence()` must run before another thread
@@ -311,11 +319,20 @@ class VectorPack : public PackArithmetic<VectorPack<I>> {
   // By the type of the pointer, which is not read.
   [[nodiscard]] ZERO_ALWAYS_INLINE Ints words(bf16 const*) const noexcept { return bf16_words(); }
   [[nodiscard]] ZERO_ALWAYS_INLINE Ints words(fp16 const*) const noexcept { return fp16_words(); }
+  template <class Half>
+  [[nodiscard]] ZERO_ALWAYS_INLINE Ints words(Half const*) const noexcept {
+    Words const narrow = Half::template rounded<Lanes<I>>(bits_of(floats_));
+    return reinterpret_cast<Ints>(narrow << 16) >> 16;
+  }
   [[nodiscard]] ZERO_ALWAYS_INLINE Halves halves(bf16 const*) const noexcept {
     return lowered(bf16_words());
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE Halves halves(fp16 const*) const noexcept {
     return fp16_halves();
+  }
+  template <class Half>
+  [[nodiscard]] ZERO_ALWAYS_INLINE Halves halves(Half const* to) const noexcept {
+    return lowered(words(to));
   }
 
   /// The larger of a power of two and fp16's smallest normal number, as bits.

@@ -6,6 +6,7 @@
 #include "zero/base/dtype.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -17,12 +18,29 @@ namespace zero::inline ZERO_NAMESPACE {
 enum class Coding : std::uint8_t {
   parameter,  ///< it is the parameters themselves, and no memory of its own
   values,     ///< one after the other
+  rest16,  ///< of each fp32 the 16 bits that its parameter, which is rounded from it, does not have
+};
+
+/// Bytes that an array takes for one element.
+[[nodiscard]] constexpr std::size_t held_bytes(DType dtype, Coding coding) noexcept {
+  return coding == Coding::rest16 ? 2 : size_of(dtype);
+}
+
+/// How masters are held that are no fp32 of their own, or from which parameters are rounded in
+/// another way than to nearest even. Functions of the host; masters need no alignment.
+struct MasterForm {
+  /// Rounds masters to parameters, and keeps what that takes from them; where one of both is null,
+  /// does the other alone.
+  void (*split)(void* parameters, void* rests, void const* masters, std::size_t count);
+  /// Puts them together again; null where masters are held whole.
+  void (*join)(void* masters, void const* parameters, void const* rests, std::size_t count);
+  friend constexpr bool operator==(MasterForm const&, MasterForm const&) = default;
 };
 
 /// One array that a rule works on, beside the gradients.
 struct ArrayForm {
   std::string_view name{};         ///< such as "exp_avg"
-  DType dtype = DType::f32;        ///< of its elements
+  DType dtype = DType::f32;        ///< of its values, as they are shown and saved
   Coding coding = Coding::values;  ///< of them
   friend constexpr bool operator==(ArrayForm const&, ArrayForm const&) = default;
 };
@@ -36,13 +54,19 @@ struct StorageTypes {
   /// Refers to constants.
   std::span<ArrayForm const> arrays{};
 
+  MasterForm const* masters = nullptr;  ///< null: fp32, or parameters are their own
+
   /// Does nothing update them?
   [[nodiscard]] constexpr bool frozen() const noexcept { return arrays.empty(); }
   /// Are they bytes that no arithmetic touches, such as quantised blocks? Such are frozen.
   [[nodiscard]] constexpr bool opaque() const noexcept { return is_integral(parameter); }
-  /// Is there a master beside the parameter?
+  /// Is there a master, or what the parameter lacks of it, beside the parameter?
   [[nodiscard]] constexpr bool has_master() const noexcept {
     return !frozen() && arrays.front().coding != Coding::parameter;
+  }
+  /// Is that a number of its own, which the parameter follows?
+  [[nodiscard]] constexpr bool has_whole_master() const noexcept {
+    return has_master() && arrays.front().coding == Coding::values;
   }
   /// What the update works on.
   [[nodiscard]] constexpr DType master() const noexcept {
@@ -58,7 +82,7 @@ struct StorageTypes {
   }
   /// Bytes of the master of one element: 0 where parameters are their own masters.
   [[nodiscard]] constexpr std::uint64_t master_bytes() const noexcept {
-    return has_master() ? size_of(master()) : 0;
+    return has_master() ? held_bytes(master(), arrays.front().coding) : 0;
   }
   /// Bytes of all states of one element.
   [[nodiscard]] constexpr std::uint64_t state_bytes() const noexcept {
@@ -69,6 +93,7 @@ struct StorageTypes {
   /// The same types, and arrays of the same names and forms.
   friend constexpr bool operator==(StorageTypes const& a, StorageTypes const& b) noexcept {
     return a.parameter == b.parameter && a.wire == b.wire && a.accumulate == b.accumulate &&
+           a.masters == b.masters &&
            std::equal(a.arrays.begin(), a.arrays.end(), b.arrays.begin(), b.arrays.end());
   }
 };

@@ -249,7 +249,7 @@ ZERO_BODY void Engine::follow(std::vector<bool> const& tensors) {
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts_->held.of_bucket(bucket, Extent::updated, [&](HeldPiece const& piece) {
       bool const follows = tensors.empty() || tensors[piece.tensor()];
-      if (!follows || !piece.types().has_master()) return;
+      if (!follows || !piece.types().has_whole_master()) return;
       parts_->kernels.of(piece.kind())
           .parameter_from_master(piece.parameter().first, piece.master().first, piece.count());
     });

@@ -241,11 +241,35 @@ inline constexpr RuleCalls rule_calls{.name = R::name,
                                       .set_rate = F::set_rate,
                                       .fields = F::fields};
 
+/// What a precision says of masters that are not just fp32, as values and types.
+template <class P>
+struct MastersOf {
+  using Parameter = typename P::Parameter;  ///< as kernels write it
+  using Held = typename P::Master;          ///< as an update finds it
+  static constexpr MasterForm const* form = nullptr;
+};
+template <RoundingPrecision P>
+struct MastersOf<P> {
+  using Parameter = typename P::Masters::Parameter;
+  using Held = typename P::Master;
+  static constexpr MasterForm whole{P::Masters::split, nullptr};
+  static constexpr MasterForm const* form = &whole;
+};
+template <RemainderPrecision P>
+struct MastersOf<P> {
+  using Parameter = typename P::Masters::Parameter;
+  using Held = typename P::Masters::Held;
+  static constexpr MasterForm parts{P::Masters::split, P::Masters::join};
+  static constexpr MasterForm const* form = &parts;
+};
+
 /// The arrays of what a rule trains in a precision. No loop, which GCC does not evaluate any more
 /// once it has found an error: the error would then have more lines.
 template <Precision P, Rule R, std::size_t... K>
 [[nodiscard]] constexpr auto array_forms_of(std::index_sequence<K...>) noexcept {
-  Coding const masters = has_master<P> ? Coding::values : Coding::parameter;
+  Coding const masters = RemainderPrecision<P> ? Coding::rest16
+                         : has_master<P>       ? Coding::values
+                                               : Coding::parameter;
   return std::array<ArrayForm, sizeof...(K) + 1>{
       ArrayForm{"master", dtype_of<typename P::Master>, masters},
       ArrayForm{R::states[K].name, dtype_of<typename P::State>, Coding::values}...};
@@ -258,7 +282,8 @@ template <Precision P, Rule R>
 inline constexpr StorageTypes storage_types{.parameter = dtype_of<typename P::Parameter>,
                                             .wire = dtype_of<typename P::Wire>,
                                             .accumulate = dtype_of<typename P::Accumulate>,
-                                            .arrays = array_forms<P, R>};
+                                            .arrays = array_forms<P, R>,
+                                            .masters = MastersOf<P>::form};
 
 /// Those of each precision of a list.
 template <Rule R, class List>
@@ -344,7 +369,7 @@ struct RuleKernels {
 template <MemorySpace S, Precision P, Rule R, bool sums>
 [[nodiscard]] constexpr KernelCalls make_kernel_calls() {
   using F = SpaceFunctions<S>;
-  using Parameter = typename P::Parameter;
+  using Parameter = typename MastersOf<P>::Parameter;
   using Wire = typename P::Wire;
   using Accumulate = typename P::Accumulate;
   using Master = typename P::Master;
@@ -352,6 +377,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   using Gradient = ReducedGradient<P, sums>;
   using Real = RuleReal<P, sums>;
   using K = RuleKernels<S, R, Real>;
+  using Held = typename MastersOf<P>::Held;
   KernelCalls calls{.types = storage_types<P, R>,
                     .gradient = dtype_of<Gradient>,
                     .call = F::call,
@@ -368,10 +394,15 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .rates_at_once = K::capacity,
                     .decide = K::decide,
                     .prepare = K::prepare,
-                    .update = K::template update<Master, Parameter, Gradient, State>};
-  if constexpr (has_master<P>) {
+                    .update = K::template update<Held, Parameter, Gradient, State>};
+  if constexpr (RemainderPrecision<P>) {
+    // A parameter that nothing lacks is its master.
+    calls.master_from_parameter = [](void const* space, void* out, void const*, std::size_t count) {
+      F::zero(space, out, count * sizeof(Held));
+    };
+  } else if constexpr (has_master<P>) {
     calls.parameter_from_master = F::template convert<Parameter, Master>;
-    calls.master_from_parameter = F::template convert<Master, Parameter>;
+    calls.master_from_parameter = F::template convert<Master, typename P::Parameter>;
     calls.find_unrounded = F::template find_unrounded<Parameter, Master>;
   }
   if constexpr (sums) {

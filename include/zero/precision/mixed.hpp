@@ -4,26 +4,97 @@
 
 #include "zero/base/config.hpp"
 #include "zero/concepts/precision.hpp"
+#include "zero/kernel/half_away.hpp"
+#include "zero/kernel/remainder.hpp"
 #include "zero/precision/loss_scale.hpp"
 
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace zero::inline ZERO_NAMESPACE {
 
+/// How `Mixed` holds masters, unless it says otherwise: in fp32. Parameters are rounded from them
+/// to nearest, of two as near to the even one.
+struct Fp32Masters {};
+
+/// Masters in fp32 as well, but parameters of bf16 are rounded half away from zero: of two that are
+/// as near, to the one of larger magnitude. That is another parameter for 2^-17 of all masters.
+struct HalfAway {
+  static constexpr std::string_view name = "bf16 half away";  ///< in fingerprints and reports
+  using Parameter = kernel::HalfAwayBf16;                     ///< what kernels write parameters as
+  /// Rounds masters to parameters; no rests are kept.
+  static void split(void* parameters, void*, void const* masters, std::size_t count) noexcept {
+    std::uint16_t* const none = nullptr;
+    kernel::split_masters(
+        static_cast<bf16*>(parameters), none, static_cast<float const*>(masters), count);
+  }
+};
+
+/// Masters as the 16 bits that bf16 parameters lack, which are rounded as by `HalfAway`: both
+/// together are every fp32 but for payloads of NaN. Training has bit for bit the results of
+/// `HalfAway` in 2 bytes less for each element that a rank updates.
+///
+/// A parameter is the larger part of its master here. Who writes to parameters has changed masters
+/// as well, to within half a unit of bf16: the remainder stays. `adopt_parameters()` clears the
+/// remainders, so that masters are what was written.
+struct Rest16 {
+  static constexpr std::string_view name = "bf16 rest16";  ///< in fingerprints and reports
+  using Parameter = kernel::HalfAwayBf16;                  ///< what kernels write parameters as
+  using Held = kernel::RestOfMaster;                       ///< what is held of a master
+  /// Takes masters apart; what has null for its place is left out.
+  static void split(void* parameters,
+                    void* rests,
+                    void const* masters,
+                    std::size_t count) noexcept {
+    kernel::split_masters(static_cast<bf16*>(parameters),
+                          static_cast<std::uint16_t*>(rests),
+                          static_cast<float const*>(masters),
+                          count);
+  }
+  /// Puts them together.
+  static void join(void* masters,
+                   void const* parameters,
+                   void const* rests,
+                   std::size_t count) noexcept {
+    kernel::join_masters(static_cast<float*>(masters),
+                         static_cast<bf16 const*>(parameters),
+                         static_cast<std::uint16_t const*>(rests),
+                         count);
+  }
+};
+
+namespace detail {
+template <class Half, class Masters>
+[[nodiscard]] constexpr std::string_view mixed_name() noexcept {
+  if constexpr (std::same_as<Half, fp16>) return "fp16";
+  if constexpr (std::same_as<Masters, Fp32Masters>) return "bf16";
+  if constexpr (requires { Masters::name; }) return Masters::name;
+  return {};
+}
+}  // namespace detail
+
 /// Mixed precision: parameters and gradients in `Half`, sums, master weights and states in fp32.
 /// With `fp16` gradients carry a dynamic loss scale; bf16 has fp32's range and needs none.
-/// @par Source  ZeRO §3.1: 2Ψ + 2Ψ + KΨ bytes, K = 12 with Adam
-template <class Half>
+/// @tparam MasterForm  how masters are held, and parameters rounded from them: `Fp32Masters`, or
+///   beside bf16 `HalfAway` or `Rest16`
+/// @par Source  ZeRO §3.1: 2Ψ + 2Ψ + KΨ bytes, K = 12 with Adam, or 10 with `Rest16`
+template <class Half, class MasterForm = Fp32Masters>
   requires std::same_as<Half, bf16> || std::same_as<Half, fp16>
 struct Mixed {
-  /// The 16-bit type, in fingerprints and reports.
-  static constexpr std::string_view name = std::same_as<Half, bf16> ? "bf16" : "fp16";
-  using Parameter = Half;    ///< what forward and backward read
-  using Wire = Half;         ///< gradients, held and sent
-  using Accumulate = float;  ///< sums over ranks and micro-steps
-  using Master = float;      ///< what the update works on; parameters are rounded from it
-  using State = float;       ///< optimizer states
+  static_assert(
+      std::same_as<Half, bf16> || std::same_as<MasterForm, Fp32Masters>,
+      "zero: masters of fp16 parameters are fp32, as in zero::Mixed<zero::fp16>: only bf16 "
+      "is the upper half of an fp32, so that 16 bits hold what it lacks");
+  /// The 16-bit type, and how masters are held, in fingerprints and reports.
+  static constexpr std::string_view name = detail::mixed_name<Half, MasterForm>();
+  using Parameter = Half;      ///< what forward and backward read
+  using Wire = Half;           ///< gradients, held and sent
+  using Accumulate = float;    ///< sums over ranks and micro-steps
+  using Master = float;        ///< what the update works on; parameters are rounded from it
+  using State = float;         ///< optimizer states
+  using Masters = MasterForm;  ///< how masters are held, and parameters rounded
   /// With fp16 only: small gradients would vanish below its range.
   static constexpr bool loss_scaled = std::same_as<Half, fp16>;
 
@@ -53,6 +124,8 @@ struct MixedFloatGradients {
 
 static_assert(Precision<Mixed<bf16>>);
 static_assert(Precision<Mixed<fp16>>);
+static_assert(Precision<Mixed<bf16, HalfAway>>);
+static_assert(Precision<Mixed<bf16, Rest16>>);
 static_assert(Precision<MixedFloatGradients<bf16>>);
 static_assert(Precision<MixedFloatGradients<fp16>>);
 

@@ -10,6 +10,7 @@
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/norm.hpp"
+#include "zero/kernel/remainder_update.hpp"
 #include "zero/kernel/rounded.hpp"
 #include "zero/kernel/update.hpp"
 

@@ -80,7 +80,7 @@ class WriteWatch {
         }
       }
       auto const& parts = engine.parts();
-      bool const masters = Core::borrowed && parts.types[parts.kind_of(t)].has_master();
+      bool const masters = Core::borrowed && parts.types[parts.kind_of(t)].has_whole_master();
       bool const asked = masters && use == Use::masters && !tensor.frozen && !seen_.empty();
       if (!asked || version == seen_[t]) continue;
       refuse("parameter",

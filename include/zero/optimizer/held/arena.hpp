@@ -50,8 +50,11 @@ class Arena {
   /// @throws Error (resource) if the allocator refuses, naming role and bytes
   ZERO_APART ZERO_COLD std::span<std::byte> take(Role role, std::uint64_t bytes);
   /// The same for so many elements.
-  ZERO_APART [[nodiscard]] Array take(Role role, std::uint64_t count, DType dtype) {
-    return {take(role, checked_mul(count, size_of(dtype))).data(), dtype};
+  ZERO_APART [[nodiscard]] Array take(Role role,
+                                      std::uint64_t count,
+                                      DType dtype,
+                                      Coding coding = Coding::values) {
+    return {take(role, checked_mul(count, held_bytes(dtype, coding))).data(), dtype, coding};
   }
 
   [[nodiscard]] AnySpace const& space() const noexcept { return space_; }

@@ -318,7 +318,8 @@ ZERO_BODY StateStore::StateStore(
     for (ArrayForm const& form : types[k].arrays) {
       Role const role = arrays.empty() ? Role::master : Role::state;
       bool const held = form.coding != Coding::parameter;
-      arrays.push_back(arena.take(role, held ? elements.kinds[k].updated : 0, form.dtype));
+      std::uint64_t const count = held ? elements.kinds[k].updated : 0;
+      arrays.push_back(arena.take(role, count, form.dtype, form.coding));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/dtype.hpp"
 #include "zero/layout/range.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/optimizer/api/lent_span.hpp"
 
 #include <concepts>
@@ -21,17 +22,22 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// An array in the memory of a space. Nobody else multiplies by the width of an element.
 struct Array {
   std::byte* first = nullptr;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;        ///< of the values
+  Coding coding = Coding::values;  ///< of them
 
+  /// Bytes of one element.
+  [[nodiscard]] std::size_t width() const noexcept { return held_bytes(dtype, coding); }
   [[nodiscard]] std::size_t bytes(std::uint64_t count) const noexcept {
-    return static_cast<std::size_t>(count) * size_of(dtype);
+    return static_cast<std::size_t>(count) * width();
   }
   [[nodiscard]] std::byte* at(std::uint64_t element) const noexcept {
     return first + bytes(element);
   }
   [[nodiscard]] std::byte* at(Place place) const noexcept { return at(place.offset()); }
-  [[nodiscard]] Array from(std::uint64_t element) const noexcept { return {at(element), dtype}; }
-  [[nodiscard]] Array from(Place place) const noexcept { return {at(place), dtype}; }
+  [[nodiscard]] Array from(std::uint64_t element) const noexcept {
+    return {at(element), dtype, coding};
+  }
+  [[nodiscard]] Array from(Place place) const noexcept { return from(place.offset()); }
 };
 
 /// Consecutive elements of a type that is known elsewhere; also those that are only read.

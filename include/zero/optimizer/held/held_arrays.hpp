@@ -7,6 +7,7 @@
 #include "zero/layout/storage_types.hpp"
 #include "zero/optimizer/held/arrays.hpp"
 #include "zero/optimizer/held/elements.hpp"
+#include "zero/optimizer/held/held_values.hpp"
 #include "zero/optimizer/tables/communicator_calls.hpp"
 
 #include <cstddef>
@@ -37,6 +38,8 @@ class HeldPiece {
   ZERO_APART [[nodiscard]] Array parameter() const;
   /// Their part of the k-th array that the rule works on, unless the extent is `read`.
   ZERO_APART [[nodiscard]] Array array(std::size_t k) const;
+  /// The values of that part.
+  ZERO_APART [[nodiscard]] HeldValues values(std::size_t k) const;
   /// What the rule changes: their parameters, where there is no master beside them.
   ZERO_APART [[nodiscard]] Array master() const { return array(0); }
 
@@ -107,6 +110,11 @@ ZERO_BODY Array HeldPiece::parameter() const { return held_->parameters_->segmen
 ZERO_BODY Array HeldPiece::array(std::size_t k) const {
   if (types().arrays[k].coding == Coding::parameter) return parameter();
   return held_->states_->at(*bucket_, k).from(at_.in_range);
+}
+
+ZERO_BODY HeldValues HeldPiece::values(std::size_t k) const {
+  if (types().arrays[k].coding != Coding::rest16) return {array(k)};
+  return {array(k), parameter().first, types().masters};
 }
 
 #endif

@@ -17,7 +17,7 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 /// Calls `visit` for master weights and states of all that this rank updates: where they lie if the
-/// host can reach them there, else chunk by chunk. Local.
+/// host can reach them there and they lie there as they are, else chunk by chunk. Local.
 /// @param fills  whether it may write them; then what it wrote has to fit into the parameters, as
 ///   `fit` says
 ZERO_APART void visit_owned(Parts& parts, bool fills, OwnedVisitor visit);
@@ -31,19 +31,25 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     Slice const& slice = parts.slices[piece.tensor()];
     // The masters, and the states behind them.
-    std::vector<Array> arrays;
-    for (std::size_t k = 0; k < piece.types().arrays.size(); ++k) arrays.push_back(piece.array(k));
+    std::vector<HeldValues> arrays;
+    bool direct = space.host_accessible();
+    for (std::size_t k = 0; k < piece.types().arrays.size(); ++k) {
+      arrays.push_back(piece.values(k));
+      direct = direct && arrays.back().plain();
+    }
     std::vector<void*> memory(arrays.size());
-    std::vector<std::vector<std::byte>> copies(space.host_accessible() ? 0 : arrays.size());
+    std::vector<std::vector<std::byte>> copies(direct ? 0 : arrays.size());
     for (std::uint64_t done = 0; done < piece.count();) {
       std::uint64_t const count =
           copies.empty() ? piece.count() : (std::min)(chunk, piece.count() - done);
+      auto const size = static_cast<std::size_t>(count);
       for (std::size_t a = 0; a < arrays.size(); ++a) {
-        memory[a] = arrays[a].at(done);
+        HeldValues const here = arrays[a].from(done);
+        memory[a] = here.array.first;
         if (copies.empty()) continue;
-        copies[a].resize(arrays[a].bytes(count));
+        copies[a].resize(size * size_of(here.array.dtype));
         memory[a] = copies[a].data();
-        space.download(memory[a], arrays[a].at(done), copies[a].size());
+        read_values(space, here, size, copies[a].data());
       }
       OwnedRun const run{.tensor = &parts.described[slice.described],
                          .first = static_cast<std::size_t>(slice.first + piece.first() + done),
@@ -52,9 +58,9 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
                          .states = std::span(memory).subspan(1),
                          .kind = piece.kind()};
       visit(run);
-      if (fills) fit(parts, parts.overflow, arrays.front().dtype, run);
+      if (fills) fit(parts, parts.overflow, arrays.front().array.dtype, run);
       for (std::size_t a = 0; fills && a < copies.size(); ++a) {
-        space.upload(arrays[a].at(done), memory[a], copies[a].size());
+        write_values(space, arrays[a].from(done), size, copies[a].data());
       }
       done += count;
     }

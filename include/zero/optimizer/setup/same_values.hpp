@@ -286,15 +286,15 @@ ZERO_BODY void compare_replicated(Parts& parts) {
 }
 
 ZERO_BODY void compare_masters(Parts& parts) {
-  auto const has_master = [](StorageTypes const& types) { return types.has_master(); };
-  if (std::none_of(parts.types.begin(), parts.types.end(), has_master)) return;
+  auto const follows = [](StorageTypes const& types) { return types.has_whole_master(); };
+  if (std::none_of(parts.types.begin(), parts.types.end(), follows)) return;
   constexpr std::uint64_t none = ~std::uint64_t{0};
   std::uint64_t first = none;
   auto* const word = reinterpret_cast<std::uint64_t*>(parts.control->words);
   parts.space().upload(word, &first, sizeof(first));
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     // Lent parameters that nobody has adopted yet have no masters.
-    if (!parts.now.of(Content::numbers).set || !piece.types().has_master()) return;
+    if (!parts.now.of(Content::numbers).set || !follows(piece.types())) return;
     parts.kernels.of(piece.kind())
         .find_unrounded(word,
                         piece.parameter().first,

@@ -47,11 +47,22 @@ class Loader {
                                  Array also = {});
 
  private:
-  void upload(Array to, DType type, std::span<std::byte const> chunk, std::size_t count) {
+  void upload(Array to,
+              MasterForm const* masters,
+              DType type,
+              std::span<std::byte const> chunk,
+              std::size_t count) {
     AnySpace const& space = parts_->space();
-    if (to.dtype == type) return space.upload(to.first, chunk.data(), chunk.size());
-    std::span<std::byte> const rounded = rounded_.first(count, size_of(to.dtype));
-    kernel::convert_on_host(to.dtype, rounded.data(), type, chunk.data(), count);
+    bool const rests = to.coding == Coding::rest16;
+    if (to.dtype == type && !rests) return space.upload(to.first, chunk.data(), chunk.size());
+    std::span<std::byte> const rounded = rounded_.first(count, to.width());
+    if (masters != nullptr) {
+      // Of a master's two parts, the one that `to` has.
+      void* const parameters = rests ? nullptr : rounded.data();
+      masters->split(parameters, rests ? rounded.data() : nullptr, chunk.data(), count);
+    } else {
+      kernel::convert_on_host(to.dtype, rounded.data(), type, chunk.data(), count);
+    }
     space.upload(to.first, rounded.data(), rounded.size());
   }
 
@@ -90,6 +101,7 @@ ZERO_BODY void Loader::load(std::size_t t,
   Tensor const& tensor = parts_->described[slice.described];
   DType const type = parts_->value_type(slice.described);
   std::size_t const width = size_of(type);
+  MasterForm const* const masters = parts_->types[parts_->kind_of(slice.described)].masters;
   for (std::uint64_t done = 0; done < count;) {
     std::span<std::byte> const chunk = chunk_.first(count - done, width);
     std::size_t const here = chunk.size() / width;
@@ -108,8 +120,8 @@ ZERO_BODY void Loader::load(std::size_t t,
         default: add(reinterpret_cast<double const*>(chunk.data()));
       }
     }
-    if (to.first != nullptr) upload(to.from(done), type, chunk, here);
-    if (also.first != nullptr) upload(also.from(done), type, chunk, here);
+    if (to.first != nullptr) upload(to.from(done), masters, type, chunk, here);
+    if (also.first != nullptr) upload(also.from(done), masters, type, chunk, here);
     done += here;
   }
 }

@@ -89,9 +89,9 @@ struct KernelCalls {
   /// Calls `work(space)` with a space whose functions load kernels and do nothing else; null where
   /// nothing needs to be loaded.
   void (*with_loading)(void const* space, FunctionRef<void(void const*)> work);
-  Convert* parameter_from_master;  ///< both null: no separate master
-  Convert* master_from_parameter;
-  Convert* sums_from_wire;  ///< both null: no sums
+  Convert* parameter_from_master;  ///< null: no whole master
+  Convert* master_from_parameter;  ///< null: no separate master
+  Convert* sums_from_wire;         ///< both null: no sums
   Convert* add_wire_to_sums;
   void (*add_squares)(void const* space, ExactSum* sum, void const* gradients, std::size_t count);
   /// Of elements of any type, by the bytes that they have.
@@ -162,7 +162,7 @@ class Kernels {
     calls_->add_squares(space_, sum, gradients, count);
   }
   void add_hash(std::uint64_t* hash, Array const& x, std::size_t count, std::uint64_t first) const {
-    calls_->add_hash(space_, hash, x.first, size_of(x.dtype), count, first);
+    calls_->add_hash(space_, hash, x.first, x.width(), count, first);
   }
   void find_unrounded(std::uint64_t* first,
                       void const* parameter,
