@@ -331,11 +331,10 @@ TEST_CASE("what an update has made infinite is not exported as if it were a valu
 template <class Stage, class P>
 void check_goes_on(double first, int ranks) {
   TemporaryDirectory const directory;
-  zero::Checkpoints run{directory.path()};
   zero::run_ranks(2, [&](InProcess& comm) {
     zero::ShardedOptimizer<InProcess, PosG, P, zero::PlainSgd> optimizer{comm, model()};
     update_to(optimizer, first);
-    run.save(optimizer);
+    zero::Checkpoints{directory.path()}.save(optimizer);
   });
   for (bool const verify : {false, true}) {
     for (Overflow const overflow : {Overflow::refuse, Overflow::saturate}) {
