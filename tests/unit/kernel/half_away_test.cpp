@@ -52,9 +52,9 @@ TEST_CASE("half away from zero: to the nearest, of two as near the larger") {
   std::size_t even = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     std::uint16_t const right = nearest(all[i]);
-    wrong += rounded[i].value.bits != right || on_host[i].bits != right ? 1 : 0;
-    wrong += HalfAwayBf16(all[i]).value.bits != right ? 1 : 0;
-    even += std::isnan(all[i]) || zero::bf16(all[i]).bits == right ? 0 : 1;
+    wrong += rounded[i].value.bits != right || on_host[i].bits != right ? 1u : 0u;
+    wrong += HalfAwayBf16(all[i]).value.bits != right ? 1u : 0u;
+    even += std::isnan(all[i]) || zero::bf16(all[i]).bits == right ? 0u : 1u;
   }
   CHECK(wrong == 0);
   // Half of the ties, which are one in six here: those of even upper halves.
