@@ -5,6 +5,7 @@
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
+#include "zero/optimizer/parts.hpp"
 #include "zero/zero.hpp"
 
 #include <array>
