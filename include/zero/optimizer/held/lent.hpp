@@ -137,11 +137,14 @@ class LentTensors {
   /// Sorts what was lent in one call, and adds it.
   ZERO_APART void add_all();
 
+  // By name, since nvcc writes a member's declaration with parentheses that GCC warns of.
+  using WhichType = DType StorageTypes::*;
+
   std::vector<Tensor> const* tensors_;
   Partition const* partition_;
   char const* what_;
   KindTypes const* types_;
-  DType StorageTypes::*type_;
+  WhichType type_;
   bool written_;
   std::vector<std::byte*> address_;
   std::vector<Lent> lent_;
