@@ -91,8 +91,8 @@ using PhiloxRounds = std::make_index_sequence<7>;
 ///
 /// A function of counter and key without a state: whoever has an element has its bits, whichever
 /// rank, thread or bucket that is. Blocks of neighbouring counters and keys pass all tests of
-/// TestU01 from 7 rounds on; other libraries take 10, which is a margin for games with millions of
-/// draws of one number and costs two fifths more. One block serves 8 elements with 16 bits each.
+/// TestU01 from 7 rounds on. Other libraries take 10 rounds, to be on the safe side, which costs
+/// three sevenths more. One block serves 8 elements with 16 bits each.
 /// @par Cost    14 products of 32 bits for 128 random bits; exact on every processor
 /// @par Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock philox(
