@@ -80,17 +80,23 @@ class QueuedSpace {
   void call(F const& function) const {
     queue_->enqueue(function);
   }
-  template <class Rule, class Scalars, class M, class P, class G, class S, std::size_t K>
+  template <class Rule, class Scalars, class Arrays>
   void update(Rule const& rule,
               zero::StepTerms const* terms,
               Scalars const* scalars,
-              zero::UpdateArrays<M, P, G, S, K> const& arrays) const {
+              Arrays const& arrays) const {
     queue_->require(terms, sizeof(*terms));
     queue_->require(scalars, sizeof(*scalars));
-    queue_->require(arrays.master, arrays.count * sizeof(M));
-    queue_->require(arrays.gradient, arrays.count * sizeof(G));
-    if (arrays.parameter != nullptr) queue_->require(arrays.parameter, arrays.count * sizeof(P));
-    for (S const* const state : arrays.state) queue_->require(state, arrays.count * sizeof(S));
+    auto const require = [&](auto const* array) {
+      queue_->require(array, arrays.count * sizeof(*array));
+    };
+    require(arrays.master);
+    require(arrays.gradient);
+    if (arrays.parameter != nullptr) require(arrays.parameter);
+    for (auto const* const state : arrays.state) require(state);
+    if constexpr (zero::RandomArrays<Arrays>) {
+      queue_->require(arrays.random.seed, sizeof(*arrays.random.seed));
+    }
     queue_->enqueue([=] { Host::update(rule, terms, scalars, arrays); });
   }
 

@@ -63,6 +63,7 @@ struct Kept {
 /// | memory        | `Owned<>`        |
 /// | prefetch      | `Prefetch{1}`    |
 /// | overflow      | `Overflow{}`     |
+/// | seed          | `Seed{0}`        |
 ///
 /// An optimizer ends between steps: one that is destroyed while reductions are under way withdraws
 /// from them, which ends the communicator with an error. `step()` and `discard_gradients()` finish
@@ -140,8 +141,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   ///
   /// @param comm     must outlive the optimizer, like what the tensors of `Borrowed<>` point to
   /// @param tensors  the model; copied
-  /// @param values   policies with values (rule, precision, bucket, prefetch, memory, overflow), in
-  ///   any order
+  /// @param values   policies with values (rule, precision, bucket, prefetch, memory, overflow,
+  ///   seed), in any order
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument) for a model, a rule or a loss scale that makes no sense, or a
   ///   model without tensors; (communication), on every rank, naming what the ranks disagree on;
@@ -482,6 +483,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
     Bucket bucket;
     Prefetch prefetch;
     Overflow overflow;
+    Seed seed;
   };
 
   template <class... Values>
@@ -492,7 +494,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
             Choice::template pick<Memory>(values...),
             Choice::template pick<Bucket>(values...),
             Choice::template pick<Prefetch>(values...),
-            Choice::template pick<Overflow>(values...)};
+            Choice::template pick<Overflow>(values...),
+            Choice::template pick<Seed>(values...)};
   }
 
   // Mistakes have a sentence each, in the body of a private template: a call of it is an error, and
@@ -558,7 +561,8 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
         .loss_scale = nullptr,
         .bucket = picked.bucket,
         .prefetch = picked.prefetch,
-        .overflow = picked.overflow};
+        .overflow = picked.overflow,
+        .seed = picked.seed};
     if constexpr (Precision::loss_scaled) setup.loss_scale = &picked.precision.loss_scale;
     return setup;
   }

@@ -88,7 +88,8 @@ std::vector<float> numbers() {
 template <class Code>
 void check_codes(zero::space::Cuda const& space) {
   auto const values = numbers<Code>();
-  RandomStream const stream = kernel::random_stream(kernel::random_key("w", 0, 1), 5, 3);
+  RandomStream const stream =
+      kernel::random_stream(kernel::random_key(kernel::random_key("w", 0), 1), 5, 3);
   std::vector<std::uint16_t> random(count);
   kernel::fill_random(random.data(), stream, 0, count);
   std::vector<Code> rounded(count), nearest(count);
@@ -141,8 +142,8 @@ TEST_CASE_FIXTURE(OneStream, "cuda: remainders and stochastic rounding are the h
     if (i % 7 == 0) words[i] |= 0x7f800000u;
     masters[i] = OneLane::of_bits(words[i]);
   }
-  RandomStream const stream =
-      kernel::random_stream(kernel::random_key("w", 0, 0), 5, std::uint64_t{1} << 40);
+  RandomStream const stream = kernel::random_stream(
+      kernel::random_key(kernel::random_key("w", 0), 0), 5, std::uint64_t{1} << 40);
   std::vector<std::uint8_t> bytes(count);
   std::vector<std::uint16_t> halves(count);
   kernel::fill_random(bytes.data(), stream, 0, count);

@@ -11,6 +11,7 @@
 #include "zero/concepts/precision.hpp"
 #include "zero/concepts/prefetch.hpp"
 #include "zero/concepts/rule.hpp"
+#include "zero/concepts/seed.hpp"
 #include "zero/concepts/stage.hpp"
 
 #include <concepts>
@@ -37,12 +38,15 @@ template <class T>
 struct FitsPrefetch : std::is_same<T, Prefetch> {};
 template <class T>
 struct FitsOverflow : std::is_same<T, Overflow> {};
+template <class T>
+struct FitsSeed : std::is_same<T, Seed> {};
 
 template <class T>
 inline constexpr int slots_of =
     int{FitsStage<T>::value} + int{FitsCommunicator<T>::value} + int{FitsPrecision<T>::value} +
     int{FitsRule<T>::value} + int{FitsAccumulation<T>::value} + int{FitsMemory<T>::value} +
-    int{FitsBucket<T>::value} + int{FitsPrefetch<T>::value} + int{FitsOverflow<T>::value};
+    int{FitsBucket<T>::value} + int{FitsPrefetch<T>::value} + int{FitsOverflow<T>::value} +
+    int{FitsSeed<T>::value};
 
 template <template <class> class Fits, class... Policies>
 inline constexpr int named = (int{Fits<Policies>::value} + ... + 0);

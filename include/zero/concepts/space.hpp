@@ -40,6 +40,24 @@ struct UpdateArrays {
   std::size_t count = 0;                   ///< elements in each array
 };
 
+/// Where random bits of an update are from.
+struct RandomOrigin {
+  std::uint64_t key = 0;    ///< `kernel::random_key` of the tensor, of which all elements are
+  std::uint64_t first = 0;  ///< number of the first element in the whole tensor, or in its stack
+  std::uint64_t const* seed = nullptr;  ///< of the optimizer: in the memory of the space
+};
+
+/// The same where some elements are rounded stochastically.
+template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
+struct RandomUpdateArrays : UpdateArrays<Master, Parameter, Gradient, State, StateCount> {
+  RandomOrigin random{};  ///< of their random bits
+};
+/// Are they such arrays?
+template <class Arrays>
+concept RandomArrays = requires(Arrays const& arrays) {
+  { arrays.random } -> std::convertible_to<RandomOrigin>;
+};
+
 namespace detail {
 
 /// Stands for any function object that a space may be asked to call.
@@ -124,10 +142,11 @@ struct AnyRule {
 ///
 /// `update` does nothing at all where `terms->skipped`. Elsewhere it updates every element by
 /// `rule.update` with `*scalars`, which were computed in the space before, and gradients times
-/// `terms->gradient_scale`, in one pass, as kernel::update says; masters may be
-/// kernel::RestOfMaster. `arrays` is an `UpdateArrays`, and `scalars` are `BasicStepScalars` of
-/// what the rule computes in: a space that serves fp32 and mixed precision alone may have
-/// `zero::StepScalars` there.
+/// `terms->gradient_scale`, in one pass, as kernel::update says. `arrays` is an `UpdateArrays`, and
+/// `scalars` are `BasicStepScalars` of what the rule computes in: a space that serves fp32 and
+/// mixed precision alone may have `zero::StepScalars` there. Elements of masters and states may be
+/// a kernel::CodedElement. Where one of these is a kernel::RandomElement, `arrays` is a
+/// `RandomUpdateArrays`, and its bits are those of the update that `terms->step` counts.
 template <class S>
 concept MemorySpace = std::copy_constructible<S> &&
     requires(S const& space,

@@ -8,6 +8,7 @@
 #include "zero/device/element.hpp"
 #include "zero/device/launch.cuh"
 #include "zero/device/vector.hpp"
+#include "zero/kernel/coded_element.hpp"
 #include "zero/kernel/rounding.hpp"
 
 #include <algorithm>
@@ -179,6 +180,9 @@ void update(Queue const& queue,
   static_assert(K == R::states.size(),
                 "zero: the number of state arrays is not that of the rule's states");
   static_assert(std::is_trivially_copyable_v<R>, "zero: a device gets rules as bytes");
+  static_assert(!kernel::RandomElement<M> && !kernel::RandomElement<S>,
+                "zero: a device has no kernels yet for what is rounded stochastically, such as "
+                "zero::Rest8, zero::StochasticRounding or states of bf16");
   if (arrays.count == 0) return;
   // The widest array is accessed in 16 bytes, the others in fewer.
   constexpr std::size_t width =

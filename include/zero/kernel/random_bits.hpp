@@ -3,14 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
-#include "zero/base/hash.hpp"
-#include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/isa.hpp"
+#include "zero/kernel/random_key.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -109,29 +107,6 @@ struct RandomStream {
   std::uint64_t key = 0;    ///< of seed, tensor and array
   std::uint64_t count = 0;  ///< updates of the tensor, this one included
 };
-
-namespace detail {
-
-/// The next of a chain of words that make a key.
-[[nodiscard]] ZERO_HOST_DEVICE constexpr std::uint64_t key_with(std::uint64_t key,
-                                                                std::uint64_t word) noexcept {
-  return stir((key ^ word) + 0x9e3779b97f4a7c15u);
-}
-
-}  // namespace detail
-
-/// What an array of a tensor is known by: the same on all ranks and in all stages, and another
-/// number for each tensor, part and array. Two are equal by chance only, once in 2^64.
-/// @param tensor  its name; of a slice, the name of its stack
-/// @param part    0, or where an axis of the model cuts the tensor, 1 and more: which part it is
-/// @param array   0 for masters, then 1 for the rule's first state, and so on
-[[nodiscard]] inline std::uint64_t random_key(std::string_view tensor,
-                                              std::uint64_t part,
-                                              std::uint64_t array) noexcept {
-  zero::detail::Hash name;
-  name.add(tensor.data(), tensor.size());
-  return detail::key_with(detail::key_with(detail::key_with(0, name.value()), part), array);
-}
 
 /// The stream of an array in an update. Seed and count may be words of a device.
 /// @param array  `random_key` of it

@@ -10,6 +10,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -22,11 +23,6 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 /// that went to even would leave open which way they went.
 template <class Rest>
 concept Remainder = std::same_as<Rest, std::uint16_t> || std::same_as<Rest, std::uint8_t>;
-
-/// What is left of a master of which its parameter has the rest: the element of an array.
-struct RestOfMaster {
-  std::uint16_t bits = 0;  ///< as `split_master` has them
-};
 
 /// A master in two parts.
 template <class Words>
@@ -108,5 +104,29 @@ void split_masters(bf16* parameters,
     if (rests != nullptr) L::store(parts.rest, rests + i);
   });
 }
+
+/// What is left of a master of which its parameter has the rest: the element of an array.
+template <Remainder Rest>
+struct BasicRestOfMaster {
+  /// Remainders of 8 bits are rounded stochastically, those of 16 not at all.
+  using Random = std::conditional_t<sizeof(Rest) == 1, std::uint8_t, void>;
+
+  Rest bits = 0;  ///< as `split_master` has them
+
+  /// As `CodedElement` says.
+  template <Isa I, std::size_t, class Arrays>
+  static void read(float* out, Arrays const& from) noexcept {
+    join_masters<I>(out, &from.parameter->value, &from.master->bits, from.count);
+  }
+  /// As `CodedElement` says; writes the parameters, too.
+  template <Isa I, std::size_t, class Arrays>
+  static void write(Arrays const& to, float const* in, std::uint8_t const* random) noexcept {
+    split_masters<I>(&to.parameter->value, &to.master->bits, in, to.count, random);
+  }
+};
+/// With which a master is whole.
+using RestOfMaster = BasicRestOfMaster<std::uint16_t>;
+/// With which it has 24 bits.
+using ShortRestOfMaster = BasicRestOfMaster<std::uint8_t>;
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -19,10 +19,17 @@ enum class Coding : std::uint8_t {
   parameter,  ///< it is the parameters themselves, and no memory of its own
   values,     ///< one after the other
   rest16,  ///< of each fp32 the 16 bits that its parameter, which is rounded from it, does not have
+  rest8,   ///< the upper 8 of them
 };
+
+/// Are they what parameters lack of the values?
+[[nodiscard]] constexpr bool is_rest(Coding coding) noexcept {
+  return coding == Coding::rest16 || coding == Coding::rest8;
+}
 
 /// Bytes that an array takes for one element.
 [[nodiscard]] constexpr std::size_t held_bytes(DType dtype, Coding coding) noexcept {
+  if (coding == Coding::rest8) return 1;
   return coding == Coding::rest16 ? 2 : size_of(dtype);
 }
 
@@ -42,6 +49,7 @@ struct ArrayForm {
   std::string_view name{};         ///< such as "exp_avg"
   DType dtype = DType::f32;        ///< of its values, as they are shown and saved
   Coding coding = Coding::values;  ///< of them
+  bool random = false;             ///< a step rounds them stochastically
   friend constexpr bool operator==(ArrayForm const&, ArrayForm const&) = default;
 };
 
@@ -67,6 +75,11 @@ struct StorageTypes {
   /// Is that a number of its own, which the parameter follows?
   [[nodiscard]] constexpr bool has_whole_master() const noexcept {
     return has_master() && arrays.front().coding == Coding::values;
+  }
+  /// Does a step round any of the arrays stochastically?
+  [[nodiscard]] constexpr bool random() const noexcept {
+    return std::any_of(
+        arrays.begin(), arrays.end(), [](ArrayForm const& each) { return each.random; });
   }
   /// What the update works on.
   [[nodiscard]] constexpr DType master() const noexcept {

@@ -24,7 +24,13 @@
 #include <type_traits>
 #include <utility>
 
-namespace zero::inline ZERO_NAMESPACE::detail {
+namespace zero::inline ZERO_NAMESPACE {
+
+namespace kernel {
+struct StochasticBf16;  // whole for spaces, which alone read and write it
+}
+
+namespace detail {
 
 template <Communicator C>
 struct CommunicatorFunctions {
@@ -255,6 +261,14 @@ struct MastersOf<P> {
   static constexpr MasterForm whole{P::Masters::split, nullptr};
   static constexpr MasterForm const* form = &whole;
 };
+/// Parameters are their own masters: updates round them in this way, conversions as ever.
+template <RoundingPrecision P>
+  requires(!has_master<P>)
+struct MastersOf<P> {
+  using Parameter = typename P::Masters::Parameter;
+  using Held = Parameter;
+  static constexpr MasterForm const* form = nullptr;
+};
 template <RemainderPrecision P>
 struct MastersOf<P> {
   using Parameter = typename P::Masters::Parameter;
@@ -263,16 +277,32 @@ struct MastersOf<P> {
   static constexpr MasterForm const* form = &parts;
 };
 
+/// States of bf16 are rounded stochastically: to nearest they would stand still where a step
+/// changes them by less than half a unit.
+template <Precision P, Rule R>
+inline constexpr bool random_states = std::same_as<typename P::State, bf16>&& R::states.size() != 0;
+/// A state as an update finds it.
+template <Precision P, Rule R>
+using StateOf = std::conditional_t<random_states<P, R>, kernel::StochasticBf16, typename P::State>;
+/// Are masters rounded with random bits?
+template <Precision P>
+inline constexpr bool random_masters = requires {
+  typename MastersOf<P>::Held::Random;
+  requires !std::is_void_v<typename MastersOf<P>::Held::Random>;
+};
+
 /// The arrays of what a rule trains in a precision. No loop, which GCC does not evaluate any more
 /// once it has found an error: the error would then have more lines.
 template <Precision P, Rule R, std::size_t... K>
 [[nodiscard]] constexpr auto array_forms_of(std::index_sequence<K...>) noexcept {
-  Coding const masters = RemainderPrecision<P> ? Coding::rest16
+  Coding const rests = master_bytes<P> == 1 ? Coding::rest8 : Coding::rest16;
+  Coding const masters = RemainderPrecision<P> ? rests
                          : has_master<P>       ? Coding::values
                                                : Coding::parameter;
   return std::array<ArrayForm, sizeof...(K) + 1>{
-      ArrayForm{"master", dtype_of<typename P::Master>, masters},
-      ArrayForm{R::states[K].name, dtype_of<typename P::State>, Coding::values}...};
+      ArrayForm{"master", dtype_of<typename P::Master>, masters, random_masters<P>},
+      ArrayForm{
+          R::states[K].name, dtype_of<typename P::State>, Coding::values, random_states<P, R>}...};
 }
 template <Precision P, Rule R>
 inline constexpr auto array_forms =
@@ -344,18 +374,22 @@ struct RuleKernels {
       SpaceFunctions<S>::of(space).call(compute);
     }
   }
-  template <class Master, class Parameter, class Gradient, class State>
+  template <class Master, class Parameter, class Gradient, class State, bool random>
   static void update(void const* space,
                      void const* rule,
                      StepTerms const* terms,
                      void const* scalars,
                      UpdateBuffers const& buffers) {
     constexpr std::size_t arrays = R::states.size();
-    UpdateArrays<Master, Parameter, Gradient, State, arrays> typed{
-        .master = static_cast<Master*>(buffers.master),
-        .parameter = static_cast<Parameter*>(buffers.parameter),
-        .gradient = static_cast<Gradient const*>(buffers.gradient),
-        .count = buffers.count};
+    std::conditional_t<random,
+                       RandomUpdateArrays<Master, Parameter, Gradient, State, arrays>,
+                       UpdateArrays<Master, Parameter, Gradient, State, arrays>>
+        typed;
+    typed.master = static_cast<Master*>(buffers.master);
+    typed.parameter = static_cast<Parameter*>(buffers.parameter);
+    typed.gradient = static_cast<Gradient const*>(buffers.gradient);
+    typed.count = buffers.count;
+    if constexpr (random) typed.random = buffers.random;
     for (std::size_t k = 0; k != arrays; ++k)
       typed.state[k] = static_cast<State*>(buffers.state[k]);
     static_assert(std::same_as<Real, float> || UpdatingSpace<S, R, Values, decltype(typed)>,
@@ -373,11 +407,12 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   using Wire = typename P::Wire;
   using Accumulate = typename P::Accumulate;
   using Master = typename P::Master;
-  using State = typename P::State;
+  using State = StateOf<P, R>;
   using Gradient = ReducedGradient<P, sums>;
   using Real = RuleReal<P, sums>;
   using K = RuleKernels<S, R, Real>;
   using Held = typename MastersOf<P>::Held;
+  constexpr bool random = random_masters<P> || random_states<P, R>;
   KernelCalls calls{.types = storage_types<P, R>,
                     .gradient = dtype_of<Gradient>,
                     .call = F::call,
@@ -394,7 +429,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .rates_at_once = K::capacity,
                     .decide = K::decide,
                     .prepare = K::prepare,
-                    .update = K::template update<Held, Parameter, Gradient, State>};
+                    .update = K::template update<Held, Parameter, Gradient, State, random>};
   if constexpr (RemainderPrecision<P>) {
     // A parameter that nothing lacks is its master.
     calls.master_from_parameter = [](void const* space, void* out, void const*, std::size_t count) {
@@ -422,4 +457,6 @@ template <MemorySpace S, Rule R, bool sums, Precision... P>
 inline constexpr std::array<KernelCalls const*, sizeof...(P)>
     kernel_tables<S, R, sums, PrecisionList<P...>>{&kernel_calls<S, P, R, sums>...};
 
-}  // namespace zero::inline ZERO_NAMESPACE::detail
+}  // namespace detail
+
+}  // namespace zero::inline ZERO_NAMESPACE

@@ -17,6 +17,7 @@
 #include "zero/optimizer/step/gradient_norm.hpp"
 #include "zero/optimizer/step/outcome.hpp"
 #include "zero/optimizer/step/presence.hpp"
+#include "zero/optimizer/step/randomness.hpp"
 #include "zero/optimizer/step/reduction.hpp"
 #include "zero/optimizer/step/refresh.hpp"
 #include "zero/optimizer/step/rules.hpp"
@@ -122,6 +123,7 @@ struct Parts : Model {
   GradientStore gradients;
   StepControl* control;
   TensorCounts tensor_counts;
+  Randomness randomness;
   StateStore states;
   HeldArrays held;
   Staging staging;
@@ -155,6 +157,9 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       control(
           reinterpret_cast<StepControl*>(arena.take(Role::control, elements.control_bytes).data())),
       tensor_counts(control, tensors.size()),
+      randomness(*this,
+                 groups.model() == nullptr ? 0 : groups.model()->rank(),
+                 policies.random() ? tensor_counts.missed + tensors.size() : nullptr),
       states(comm().rank(), form.update == StorageForm::Update::share, types, elements, arena),
       held(comm(), partition, types, parameters, states),
       staging(partition, types, elements, arena),
@@ -167,7 +172,8 @@ ZERO_BODY Parts::Parts(Agreed agreed)
            counts() ? nullptr : &tensors),
       presence(*this),
       reduction(policies, comm(), partition, gradients, norm, staging, presence, space(), kernels),
-      update(*this, parameters, states, rules, presence, control, tensor_counts, kernels),
+      update(
+          *this, parameters, states, rules, presence, control, tensor_counts, randomness, kernels),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
       outcome(groups.world(), control, space(), kernels, trained_tensors()),
@@ -187,6 +193,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
   initial.outcome.terms.loss_scale = initial.loss_scale.value();
   initial.outcome.terms.next_loss_scale = initial.loss_scale.value();
   space().upload(control, &initial, sizeof(initial));
+  randomness.set(space(), agreed.setup.seed);
   bool masters = false;
   for (StorageTypes const& kind : types) masters = masters || kind.has_master();
   for (Content const content : {Content::numbers, Content::bytes}) {

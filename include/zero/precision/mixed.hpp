@@ -65,6 +65,39 @@ struct Rest16 {
   }
 };
 
+/// Masters of 24 bits: the 8 that bf16 parameters lack of them. A step rounds them stochastically,
+/// so that the mean of what it may make of a master is the master that `HalfAway` has; to nearest,
+/// updates of less than 2^-17 of a weight would be lost, step after step. Whoever loads, adopts or
+/// converts values has them to nearest. `Seed` chooses the random bits.
+///
+/// As with `Rest16`, who writes to parameters has changed masters. Checkpoints have fp32 masters,
+/// and each mixed precision loads the others'.
+struct Rest8 {
+  static constexpr std::string_view name = "bf16 rest8";  ///< in fingerprints and reports
+  using Parameter = kernel::HalfAwayBf16;                 ///< what kernels write parameters as
+  using Held = kernel::ShortRestOfMaster;                 ///< what is held of a master
+  /// Takes masters apart, to nearest; what has null for its place is left out.
+  static void split(void* parameters,
+                    void* rests,
+                    void const* masters,
+                    std::size_t count) noexcept {
+    kernel::split_masters(static_cast<bf16*>(parameters),
+                          static_cast<std::uint8_t*>(rests),
+                          static_cast<float const*>(masters),
+                          count);
+  }
+  /// Puts them together.
+  static void join(void* masters,
+                   void const* parameters,
+                   void const* rests,
+                   std::size_t count) noexcept {
+    kernel::join_masters(static_cast<float*>(masters),
+                         static_cast<bf16 const*>(parameters),
+                         static_cast<std::uint8_t const*>(rests),
+                         count);
+  }
+};
+
 namespace detail {
 template <class Half, class Masters>
 [[nodiscard]] constexpr std::string_view mixed_name() noexcept {
@@ -78,8 +111,9 @@ template <class Half, class Masters>
 /// Mixed precision: parameters and gradients in `Half`, sums, master weights and states in fp32.
 /// With `fp16` gradients carry a dynamic loss scale; bf16 has fp32's range and needs none.
 /// @tparam MasterForm  how masters are held, and parameters rounded from them: `Fp32Masters`, or
-///   beside bf16 `HalfAway` or `Rest16`
-/// @par Source  ZeRO §3.1: 2Ψ + 2Ψ + KΨ bytes, K = 12 with Adam, or 10 with `Rest16`
+///   beside bf16 `HalfAway`, `Rest16` or `Rest8`
+/// @par Source  ZeRO §3.1: 2Ψ + 2Ψ + KΨ bytes, K = 12 with Adam, or 10 with `Rest16`, 9 with
+///   `Rest8`
 template <class Half, class MasterForm = Fp32Masters>
   requires std::same_as<Half, bf16> || std::same_as<Half, fp16>
 struct Mixed {
@@ -126,6 +160,7 @@ static_assert(Precision<Mixed<bf16>>);
 static_assert(Precision<Mixed<fp16>>);
 static_assert(Precision<Mixed<bf16, HalfAway>>);
 static_assert(Precision<Mixed<bf16, Rest16>>);
+static_assert(Precision<Mixed<bf16, Rest8>>);
 static_assert(Precision<MixedFloatGradients<bf16>>);
 static_assert(Precision<MixedFloatGradients<fp16>>);
 

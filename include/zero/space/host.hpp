@@ -6,11 +6,11 @@
 #include "zero/base/exact_sum.hpp"
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/clear.hpp"
+#include "zero/kernel/coded_update.hpp"
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/norm.hpp"
-#include "zero/kernel/remainder_update.hpp"
 #include "zero/kernel/rounded.hpp"
 #include "zero/kernel/update.hpp"
 
@@ -83,7 +83,11 @@ struct Host {
                      BasicStepScalars<Real> const* scalars,
                      Arrays const& arrays) noexcept {
     if (terms->skipped != 0) return;
-    kernel::update(rule, *scalars, terms->gradient_scale, arrays);
+    if constexpr (RandomArrays<Arrays>) {
+      kernel::update(rule, *scalars, terms->gradient_scale, arrays, terms->step);
+    } else {
+      kernel::update(rule, *scalars, terms->gradient_scale, arrays);
+    }
   }
 };
 

@@ -55,7 +55,8 @@ TEST_CASE_TEMPLATE("random bits: a range has the bits of its elements, wherever 
                    Bits,
                    std::uint16_t,
                    std::uint8_t) {
-  RandomStream const stream = kernel::random_stream(kernel::random_key("w", 0, 2), 1, 17);
+  RandomStream const stream =
+      kernel::random_stream(kernel::random_key(kernel::random_key("w", 0), 2), 1, 17);
   std::uint64_t const far = (kernel::elements_of_block<Bits> << 32) - 20;  // blocks of 33 bits
   for (std::uint64_t const begin : {std::uint64_t{0}, std::uint64_t{5}, far, far + 7}) {
     for (std::size_t count = 0; count < 300; count += count < 40 ? 1 : 37) {
@@ -77,7 +78,8 @@ TEST_CASE("random bits: seed, name, part, array and count each give other bits")
                          std::uint64_t part,
                          std::uint64_t array,
                          std::uint64_t count) {
-    return kernel::random_stream(kernel::random_key(name, part, array), seed, count);
+    return kernel::random_stream(
+        kernel::random_key(kernel::random_key(name, part), array), seed, count);
   };
   std::vector<RandomStream> const streams{stream(0, "w", 0, 0, 1),
                                           stream(1, "w", 0, 0, 1),

@@ -77,8 +77,8 @@ void answer(std::istream& in) {
     in >> name;
     std::uint64_t const part = next(in);
     std::uint64_t const array = next(in);
-    auto const stream =
-        kernel::random_stream(kernel::random_key(name, part, array), seed, next(in));
+    auto const stream = kernel::random_stream(
+        kernel::random_key(kernel::random_key(name, part), array), seed, next(in));
     std::uint64_t const element = next(in);
     std::printf("%x %x",
                 unsigned{kernel::random_bits<std::uint16_t>(stream, element)},

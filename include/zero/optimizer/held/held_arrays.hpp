@@ -113,7 +113,7 @@ ZERO_BODY Array HeldPiece::array(std::size_t k) const {
 }
 
 ZERO_BODY HeldValues HeldPiece::values(std::size_t k) const {
-  if (types().arrays[k].coding != Coding::rest16) return {array(k)};
+  if (!is_rest(types().arrays[k].coding)) return {array(k)};
   return {array(k), parameter().first, types().masters};
 }
 

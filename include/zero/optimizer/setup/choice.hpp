@@ -56,7 +56,7 @@ template <std::size_t N, class T>
 struct PolicyCheck {
   static_assert(!not_a_policy<N, T>,
                 "zero: a policy models no slot, or more than one (stage, communicator, precision, "
-                "rule, bucket, accumulation, memory, prefetch, overflow)");
+                "rule, bucket, accumulation, memory, prefetch, overflow, seed)");
 };
 template <std::size_t N, FloatElement T>
 struct PolicyCheck<N, T> {
@@ -154,6 +154,7 @@ struct Choice {
   static_assert(named<FitsMemory, Policies...> <= 1, "zero: two memory policies are named");
   static_assert(named<FitsPrefetch, Policies...> <= 1, "zero: two prefetches are named");
   static_assert(named<FitsOverflow, Policies...> <= 1, "zero: two overflows are named");
+  static_assert(named<FitsSeed, Policies...> <= 1, "zero: two seeds are named");
 
   using Stage = Selected<FitsStage, stage::PosG, Policies...>;
   using Communicator = Selected<FitsCommunicator, NoCommunicator, Policies...>;
@@ -207,7 +208,7 @@ struct Choice {
   static constexpr bool is_chosen =
       std::same_as<T, Stage> || std::same_as<T, Precision> || std::same_as<T, Rule> ||
       std::same_as<T, Accumulation> || std::same_as<T, Memory> || std::same_as<T, Bucket> ||
-      std::same_as<T, Prefetch> || std::same_as<T, Overflow>;
+      std::same_as<T, Prefetch> || std::same_as<T, Overflow> || std::same_as<T, Seed>;
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

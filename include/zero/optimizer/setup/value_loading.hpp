@@ -53,7 +53,7 @@ class Loader {
               std::span<std::byte const> chunk,
               std::size_t count) {
     AnySpace const& space = parts_->space();
-    bool const rests = to.coding == Coding::rest16;
+    bool const rests = is_rest(to.coding);
     if (to.dtype == type && !rests) return space.upload(to.first, chunk.data(), chunk.size());
     std::span<std::byte> const rounded = rounded_.first(count, to.width());
     if (masters != nullptr) {

@@ -10,6 +10,7 @@
 #include "zero/optimizer/model.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/optimizer/step/presence.hpp"
+#include "zero/optimizer/step/randomness.hpp"
 #include "zero/optimizer/step/rules.hpp"
 #include "zero/optimizer/tables/kernel_calls.hpp"
 
@@ -29,6 +30,7 @@ class BucketUpdate {
                                     Presence const& presence,
                                     StepControl* control,
                                     TensorCounts const& counts,
+                                    Randomness const& randomness,
                                     Kernels kernels);
 
   /// Has loaded what a decision takes, and what updates of a kind do.
@@ -52,6 +54,7 @@ class BucketUpdate {
     std::size_t tensor = 0;  ///< the first
     std::size_t kind = 0;    ///< of all
     bool own = false;        ///< it may have missed updates, and is alone
+    bool alone = false;      ///< for another reason: it has random bits of its own
   };
 
   /// Adds `next` to `run`, if both can be updated in one pass.
@@ -65,6 +68,7 @@ class BucketUpdate {
   Presence const* presence_;
   StepControl* control_;
   TensorCounts counts_;
+  Randomness randomness_;
   Kernels kernels_;
   std::vector<void*> state_;  ///< of the run
 };
@@ -78,6 +82,7 @@ ZERO_BODY BucketUpdate::BucketUpdate(Model const& model,
                                      Presence const& presence,
                                      StepControl* control,
                                      TensorCounts const& counts,
+                                     Randomness const& randomness,
                                      Kernels kernels)
     : model_(&model),
       parameters_(&parameters),
@@ -86,6 +91,7 @@ ZERO_BODY BucketUpdate::BucketUpdate(Model const& model,
       presence_(&presence),
       control_(control),
       counts_(counts),
+      randomness_(randomness),
       kernels_(kernels),
       state_(kernels.types().states().size()) {}
 
@@ -113,7 +119,9 @@ ZERO_BODY void BucketUpdate::decide(Decide const& decide) {
 
 ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
   Run run;
-  bool const has_master = kernels_.of(bucket.kind()).types().has_master();
+  StorageTypes const& types = kernels_.of(bucket.kind()).types();
+  bool const has_master = types.has_master();
+  bool const random = types.random();
   model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
     Array const parameter = parameters_->segment(bucket, piece);
     Array const master = has_master ? states_->at(bucket, 0).from(piece.in_range) : parameter;
@@ -128,6 +136,8 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     next.tensor = piece.tensor;
     next.kind = bucket.kind();
     next.own = presence_->may_have_rested(piece.tensor);
+    next.alone = random;
+    if (random) next.arrays.random = randomness_.of(piece);
     if (has_master) {
       next.arrays.parameter = parameter.first;
       next.parameter_end = parameter.at(piece.count);
@@ -146,7 +156,7 @@ ZERO_BODY bool BucketUpdate::extend(Run& run, Run const& next) const {
   Tensor const& tensor = model_->tensors[run.tensor];
   Tensor const& also = model_->tensors[next.tensor];
   bool const goes_on =
-      run.arrays.count > 0 && !run.own && !next.own &&
+      run.arrays.count > 0 && !run.own && !next.own && !run.alone && !next.alone &&
       rules_->of(run.tensor) == rules_->of(next.tensor) && next.arrays.master == run.master_end &&
       next.arrays.gradient == run.gradient_end && next.arrays.parameter == run.parameter_end &&
       also.learning_rate == tensor.learning_rate && also.weight_decay == tensor.weight_decay;

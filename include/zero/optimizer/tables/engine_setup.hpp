@@ -6,6 +6,7 @@
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/overflow.hpp"
 #include "zero/concepts/prefetch.hpp"
+#include "zero/concepts/seed.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/sharding.hpp"
 #include "zero/layout/storage_types.hpp"
@@ -16,6 +17,7 @@
 #include "zero/optimizer/tables/space_calls.hpp"
 #include "zero/precision/loss_scale.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -37,6 +39,11 @@ struct PolicyFacts {
   std::span<StorageTypes const> types{};
   DType state = DType::f32;  ///< of a rule's states, if it has any
 
+  /// Does a step round anything stochastically?
+  [[nodiscard]] constexpr bool random() const noexcept {
+    return std::any_of(
+        types.begin(), types.end(), [](StorageTypes const& each) { return each.random(); });
+  }
   [[nodiscard]] constexpr StorageChoice choice(int prefetch,
                                                std::uint64_t communicator_bytes) const noexcept {
     return {.sharding = sharding,
@@ -44,7 +51,7 @@ struct PolicyFacts {
             .reduced_shard = reduced_shard,
             .borrowed = borrowed,
             .prefetch = prefetch,
-            .control_bytes = sizeof(StepControl),
+            .control_bytes = sizeof(StepControl) + (random() ? sizeof(Seed) : 0),
             .control_bytes_each = TensorCounts::bytes_each,
             .communicator_bytes = communicator_bytes,
             .in_place = in_place};
@@ -73,6 +80,7 @@ struct EngineSetup {
   Bucket bucket{};
   Prefetch prefetch{};
   Overflow overflow{};
+  Seed seed{};
 };
 
 }  // namespace zero::inline ZERO_NAMESPACE::detail

@@ -76,6 +76,7 @@ struct UpdateBuffers {
   void const* gradient = nullptr;
   void* const* state = nullptr;  ///< one of each state array
   std::size_t count = 0;
+  RandomOrigin random{};  ///< where something is rounded stochastically
 };
 
 /// Functions of a space, a precision, a type of reduced gradients and a rule. Each has the space
