@@ -89,7 +89,7 @@ ShowProgress progress_line(std::string const& stage, int steps) {
 
 void stop_on(int signal) { std::signal(signal, request_stop); }
 
-void add_options(CLI::App& app, Options& options) {
+void add_options(CLI::App& app, Options& options, std::vector<std::string> const& precisions) {
   app.add_option(
          "--text", options.text, "Files to learn from (default: include/zero and README.md)")
       ->check(CLI::ExistingFile);
@@ -99,8 +99,8 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--stage", options.stage, "What is sharded (none: replicated, until zero 0.4)")
       ->check(CLI::IsMember({"replicated", "pos", "pos+g", "pos+g+p", "none"}));
-  app.add_option("--precision", options.precision, "Parameters and gradients")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  app.add_option("--precision", options.precision, "Parameters, gradients and master weights")
+      ->check(CLI::IsMember(precisions));
   app.add_option("--layers", options.model.layers, "Transformer blocks")
       ->check(CLI::Range(1, 1000));
   app.add_option("--heads", options.model.heads, "Attention heads")->check(CLI::Range(1, 1024));

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace gpt {
 
@@ -19,7 +20,10 @@ inline constexpr int exit_failure = 1;
 inline constexpr int exit_interrupted = 130;
 
 /// Every option but those that say what a rank is.
-void add_options(CLI::App& app, Options& options);
+/// @param precisions  that the program has
+void add_options(CLI::App& app,
+                 Options& options,
+                 std::vector<std::string> const& precisions = {"fp32", "bf16", "fp16"});
 
 /// Checks the model and the grid of ranks, whose number is known by now, and reads the text to
 /// learn from.

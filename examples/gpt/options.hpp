@@ -20,6 +20,7 @@ struct Options {
   int model_parallel = 1;  ///< ranks that hold a model together; divides `ranks`
   std::string stage = "pos+g";
   std::string precision = "fp32";
+  std::string rule = "adamw";
   Config model{};
   int batch = 4;                                ///< sequences per model and micro-batch
   int accumulate = 1;                           ///< micro-batches per model and step

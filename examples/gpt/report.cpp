@@ -86,6 +86,8 @@ std::string comparison_table(std::vector<StageResult> const& results) {
     row("  total", [&](StageResult const& r) { return with_commas((r.*bytes).total()); });
   };
   role_rows(&StageResult::planned);
+  row("  model states per parameter",
+      [](StageResult const& r) { return fixed(r.bytes_per_parameter, 2); });
   table += "bytes per rank, held\n";
   role_rows(&StageResult::held);
   if (named) {
@@ -110,11 +112,13 @@ std::string to_json(std::vector<StageResult> const& results) {
          {"activations", result.activations},
          {"ranks", result.ranks},
          {"precision", result.precision},
+         {"rule", result.rule},
          {"first_step", result.first_step},
          {"losses", result.losses},
          {"grad_norms", result.norms},
          {"checksum", result.checksum},
          {"bytes_per_rank", {{"planned", by_role(result.planned)}, {"held", by_role(result.held)}}},
+         {"bytes_per_parameter", result.bytes_per_parameter},
          {"base_bytes_per_rank", result.base},
          {"slower_bytes_per_rank", result.held_slower},
          {"working_bytes_per_rank", result.working},

@@ -19,14 +19,18 @@ namespace gpt {
 struct StageResult {
   std::string stage;
   std::string precision;
+  std::string rule;
   int ranks = 0;
   int first_step = 0;          ///< that this run took; greater than 0 if it was resumed
   std::vector<double> losses;  ///< mean over all micro-batches of each step, in nats
   std::vector<double> norms;
-  std::string configuration;      ///< by which the policies were named, or empty
-  std::string activations;        ///< as `--activations` names them
-  zero::MemoryBytes planned{};    ///< by optimizer and activation checkpoints
-  zero::MemoryBytes held{};       ///< by them
+  std::string configuration;    ///< by which the policies were named, or empty
+  std::string activations;      ///< as `--activations` names them
+  zero::MemoryBytes planned{};  ///< by optimizer and activation checkpoints
+  zero::MemoryBytes held{};     ///< by them
+  /// Of `planned`, what a trained parameter takes on a rank: itself, its gradient, what is held for
+  /// its master and its optimizer states. The frozen base, pools and buckets are not counted.
+  double bytes_per_parameter = 0.;
   std::uint64_t base = 0;         ///< of `held`, the parameters of a frozen base
   std::uint64_t held_slower = 0;  ///< of activation checkpoints, in the slower memory
   std::uint64_t working = 0;      ///< that the model computes with
@@ -146,6 +150,7 @@ class Recorder {
   void end_training(Optimizer const& optimizer, Workspace const& workspace) {
     result_.stage = std::string(Optimizer::Stage::name);
     result_.precision = std::string(Optimizer::Precision::name);
+    result_.rule = std::string(Optimizer::Rule::name);
     auto const plan = optimizer.plan(static_cast<std::uint64_t>(options_->accumulate));
     add(plan.memory, result_.planned);
     add(optimizer.held(), result_.held);
@@ -154,6 +159,11 @@ class Recorder {
       if (!plan.types[k].frozen()) continue;
       result_.base += plan.kind_elements[k] / shares * zero::size_of(plan.types[k].parameter);
     }
+    using zero::Role;
+    std::uint64_t const states = plan.memory[Role::parameters] + plan.memory[Role::gradients] +
+                                 plan.memory[Role::master] + plan.memory[Role::state];
+    result_.bytes_per_parameter =
+        static_cast<double>(states - result_.base) / static_cast<double>(plan.trained_elements);
     result_.working = workspace.held();
     result_.needed = workspace.allocator().needed();
     result_.predicted_elements = plan.traffic.total();

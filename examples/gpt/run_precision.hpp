@@ -12,6 +12,7 @@ namespace gpt {
 
 template <class Stage,
           class Precision,
+          class Rule,
           class Ranks,
           class Communicator,
           class MakeNetwork,
@@ -25,16 +26,16 @@ void train_on(Ranks& ranks,
               Text const& text,
               Recorder<World>& recorder,
               Memory const& memory) {
-  if (options.accumulate == 1) {
-    train_rank<Stage, Precision, zero::AccumulateNone>(
+  if (options.accumulate == 1 || !accumulates<Precision, Rule>) {
+    train_rank<Stage, Precision, Rule, zero::AccumulateNone>(
         ranks, data, place, make_network, options, text, recorder, memory);
-  } else {
-    train_rank<Stage, Precision, zero::AccumulateShard>(
+  } else if constexpr (accumulates<Precision, Rule>) {
+    train_rank<Stage, Precision, Rule, zero::AccumulateShard>(
         ranks, data, place, make_network, options, text, recorder, memory);
   }
 }
 
-template <class Precision, class World, class Memory>
+template <class Precision, class Rule, class World, class Memory>
 StageResult run_precision(World& world,
                           Memory const& memory,
                           Options const& options,
@@ -43,16 +44,17 @@ StageResult run_precision(World& world,
                           ShowProgress const& show) {
   using namespace zero::stage;
   if (options.stage == "replicated") {
-    return run_stage<Replicated, Precision>(world, memory, options, text, stop_requested, show);
+    return run_stage<Replicated, Precision, Rule>(
+        world, memory, options, text, stop_requested, show);
   }
   if (options.stage == "pos") {
-    return run_stage<Pos, Precision>(world, memory, options, text, stop_requested, show);
+    return run_stage<Pos, Precision, Rule>(world, memory, options, text, stop_requested, show);
   }
   if (options.stage == "pos+g") {
-    return run_stage<PosG, Precision>(world, memory, options, text, stop_requested, show);
+    return run_stage<PosG, Precision, Rule>(world, memory, options, text, stop_requested, show);
   }
   if (options.stage == "pos+g+p") {
-    return run_stage<PosGP, Precision>(world, memory, options, text, stop_requested, show);
+    return run_stage<PosGP, Precision, Rule>(world, memory, options, text, stop_requested, show);
   }
   throw std::invalid_argument("unknown stage '" + options.stage + "'");
 }

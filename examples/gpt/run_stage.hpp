@@ -1,5 +1,6 @@
 /// @file
-/// A run under one stage, where the host computes: one source file per precision includes it.
+/// A run under one stage, where the host computes: one source file per precision and rule includes
+/// it.
 #pragma once
 
 #include "placed_inputs.hpp"
@@ -11,7 +12,7 @@
 
 namespace gpt {
 
-template <class Stage, class Precision, class World, class Memory>
+template <class Stage, class Precision, class Rule, class World, class Memory>
   requires(World::Space::host_accessible)
 StageResult run_stage(World& world,
                       Memory const& memory,
@@ -29,28 +30,28 @@ StageResult run_stage(World& world,
     Recorder<World> recorder(world, comm, options, stop_requested, show);
     zero::Self alone;
     auto const inputs = block_inputs(alone, options, memory, recorder);
-    train_on<Stage, Precision>(comm,
-                               comm,
-                               ModelRank(),
-                               network(ModelGroup(), inputs.get()),
-                               options,
-                               text,
-                               recorder,
-                               memory);
+    train_on<Stage, Precision, Rule>(comm,
+                                     comm,
+                                     ModelRank(),
+                                     network(ModelGroup(), inputs.get()),
+                                     options,
+                                     text,
+                                     recorder,
+                                     memory);
     return recorder.result();
   }
   zero::Grid grid{comm, options.models(), options.model_parallel};
   Recorder<World> recorder(world, grid.data(), options, stop_requested, show);
   ModelGroup const group(grid.model());
   auto const inputs = block_inputs(grid.model(), options, memory, recorder);
-  train_on<Stage, Precision>(grid,
-                             grid.data(),
-                             group.place(),
-                             network(group, inputs.get()),
-                             options,
-                             text,
-                             recorder,
-                             memory);
+  train_on<Stage, Precision, Rule>(grid,
+                                   grid.data(),
+                                   group.place(),
+                                   network(group, inputs.get()),
+                                   options,
+                                   text,
+                                   recorder,
+                                   memory);
   return recorder.result();
 }
 

@@ -51,7 +51,8 @@ void backward_unit(Network& network,
   network.backward(unit, spans(weights), spans(gradients));
 }
 
-inline zero::AdamW adamw(Options const& options) {
+template <class Rule>
+Rule rule_of(Options const& options) {
   return {.lr = options.learning_rate, .beta2 = 0.95, .weight_decay = 0.1f};
 }
 
@@ -64,6 +65,7 @@ inline zero::AdamW adamw(Options const& options) {
 /// @param memory  Owned, with an allocator for all that the rank holds
 template <class Stage,
           class Precision,
+          class Rule,
           class Accumulation,
           class Ranks,
           class Communicator,
@@ -85,7 +87,7 @@ void train_rank(Ranks& ranks,
                                    Precision{},
                                    Accumulation{},
                                    memory,
-                                   adamw(options),
+                                   rule_of<Rule>(options),
                                    zero::Bucket{options.bucket}};
   if (options.lora > 0) {
     auto const base = load_adapted(optimizer, options);

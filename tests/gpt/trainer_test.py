@@ -81,6 +81,7 @@ class Trainer(Program):
         for steps, options in (
                 (12, ("--precision", "fp32", "--ranks", "3", "--lr", "0.01")),
                 (6, ("--precision", "bf16", "--ranks", "2", "--accumulate", "3")),
+                (6, ("--precision", "bf16-rest16", "--ranks", "3")),
                 (8, ("--precision", "fp16", "--ranks", "2")),  # with overflows
                 (8, ("--precision", "fp16", "--ranks", "4", "--model-parallel", "2"))):
             with self.subTest(options=options):
@@ -91,9 +92,22 @@ class Trainer(Program):
                 self.assertEqual("Pos+g+p is slower than Pos+g here, because" in run.stdout,
                                  speed[3] < speed[2])
                 first = result["stages"][0]
-                self.assertEqual(first["precision"], options[1])
+                self.assertEqual(first["precision"].replace(" ", "-"), options[1])
                 if options[1] == "fp32":
                     self.assertLess(first["losses"][-1], first["losses"][0] - 0.5)
+
+    def test_bytes_of_a_parameter(self):
+        self.model = SMALL | {"--channels": 64, "--batch": 1}
+        for precision, rule, least in (("fp32", "AdamW", 16), ("bf16", "AdamW", 16),
+                                       ("bf16-rest16", "AdamW", 14)):
+            run, (stage,) = self.stages("--steps", "1", "--ranks", "1", "--precision", precision,
+                                        "--rule", rule.lower())
+            self.assertEqual(stage["rule"], rule)
+            # A unit is padded to a multiple of 512 elements.
+            self.assertLessEqual(least, stage["bytes_per_parameter"])
+            self.assertLess(stage["bytes_per_parameter"], least * 1.02)
+            (row,) = (line for line in run.stdout.splitlines() if "per parameter" in line)
+            self.assertEqual(row.split()[-1], f"{stage['bytes_per_parameter']:.2f}")
 
     def test_model_parallel_ranks(self):
         # Of ASCII, the last ranks' parts of the vocabulary have none.
@@ -229,6 +243,10 @@ class Trainer(Program):
                 ("--ranks", "--ranks", "1000000"),
                 ("--stage", "--stage", "three"),
                 ("--lr", "--lr", "-1"),
+                ("--rule", "--rule", "adamax"),
+                ("--rule adamw with --precision bf16-rest16 and --accumulate is not compiled; there are: adamw with "
+                 "fp32, adamw with bf16, adamw with fp16",
+                 "--precision", "bf16-rest16", "--accumulate", "2"),
                 ("2 heads", "--model-parallel", "3"),
                 ("3 ranks", *two, "--ranks", "3"),
                 ("vocabulary", *six, "--ranks", "3", "--model-parallel", "3"),
@@ -287,6 +305,7 @@ class Checkpoints(Program):
                 (SMALL, ("--ranks", "3")),
                 # The first steps overflow: updates are fewer than steps; the scale has a history.
                 (SMALL, ("--ranks", "2", "--precision", "fp16")),
+                (SMALL, ("--ranks", "3", "--precision", "bf16-rest16")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "2")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "4", "--precision", "fp16"))):
             with self.subTest(options=options):

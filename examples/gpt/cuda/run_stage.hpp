@@ -11,7 +11,7 @@
 
 namespace gpt {
 
-template <class Stage, class Precision, class World, class Memory>
+template <class Stage, class Precision, class Rule, class World, class Memory>
   requires(!World::Space::host_accessible)
 StageResult run_stage(World& world,
                       Memory const& memory,
@@ -28,7 +28,8 @@ StageResult run_stage(World& world,
     return DeviceGpt<typename Precision::Parameter>(
         options.model, options.batch, world.space(), activations);
   };
-  train_on<Stage, Precision>(comm, comm, ModelRank(), network, options, text, recorder, memory);
+  train_on<Stage, Precision, Rule>(
+      comm, comm, ModelRank(), network, options, text, recorder, memory);
   return recorder.result();
 }
 
