@@ -238,7 +238,7 @@ struct Random {
       for (std::size_t k = 0; k < states; ++k) {
         alike = alike && same(state[k][i], other.state[k][i]);
       }
-      found += alike ? 0 : 1;
+      found += alike ? 0u : 1u;
     }
     return found;
   }
