@@ -52,7 +52,8 @@ struct NarrowThroughout : Rest8 {
   friend bool operator==(NarrowThroughout const&, NarrowThroughout const&) = default;
 };
 
-/// Odd, tiny, tied, stacked, frozen and empty tensors, and one that rests now and then.
+/// Odd, tiny, tied, stacked, frozen and empty tensors, one that rests now and then, and two without
+/// a gap between them.
 std::vector<Tensor> model() {
   return {{.name = "wte", .shape = {37, 5}, .unit = 0},
           {.name = "w", .shape = {4097}, .unit = 1},
@@ -61,6 +62,8 @@ std::vector<Tensor> model() {
           {.name = "none", .shape = {0, 7}, .unit = 2},
           {.name = "ln", .shape = {511}, .unit = 2, .weight_decay = 0., .learning_rate = 0.5},
           {.name = "rests", .shape = {77}, .unit = 2},
+          {.name = "near", .shape = {2, 32}, .unit = 2},
+          {.name = "by", .shape = {96}, .unit = 2},
           {.name = "fixed", .shape = {40}, .unit = 3, .frozen = true},
           {.name = "head", .shape = {37, 5}, .unit = 3, .tied_to = "wte"}};
 }

@@ -54,7 +54,7 @@ class BucketUpdate {
     std::size_t tensor = 0;  ///< the first
     std::size_t kind = 0;    ///< of all
     bool own = false;        ///< it may have missed updates, and is alone
-    bool alone = false;      ///< for another reason: it has random bits of its own
+    bool alone = false;      ///< it has random bits of its own
   };
 
   /// Adds `next` to `run`, if both can be updated in one pass.
@@ -156,7 +156,7 @@ ZERO_BODY bool BucketUpdate::extend(Run& run, Run const& next) const {
   Tensor const& tensor = model_->tensors[run.tensor];
   Tensor const& also = model_->tensors[next.tensor];
   bool const goes_on =
-      run.arrays.count > 0 && !run.own && !next.own && !run.alone && !next.alone &&
+      run.arrays.count > 0 && !run.own && !next.own && !next.alone &&
       rules_->of(run.tensor) == rules_->of(next.tensor) && next.arrays.master == run.master_end &&
       next.arrays.gradient == run.gradient_end && next.arrays.parameter == run.parameter_end &&
       also.learning_rate == tensor.learning_rate && also.weight_decay == tensor.weight_decay;
