@@ -39,6 +39,8 @@
 #include "zero/rule/adam.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/lamb.hpp"
+#include "zero/rule/lars.hpp"
 #include "zero/rule/lion.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rmsprop.hpp"

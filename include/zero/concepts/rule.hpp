@@ -129,6 +129,48 @@ concept RuleInDouble = Rule<R> &&
   noexcept->std::same_as<void>;
 };
 
+/// Numbers of each element that a rule may measure.
+inline constexpr std::size_t measured_numbers = 2;
+
+/// A rule that needs to know something of a whole tensor before it updates its elements: the norms
+/// of two numbers that each element has. `measure` computes them as `update` computes its own, and
+/// changes nothing; `adjust` gets the two norms of the tensor, and changes what `scalars` returned
+/// for all the rest of it.
+///
+///       template <class V>
+///       void measure(zero::ScalarsOf<V> const& s, V const& p, V const& g, V const* state,
+///                    V (&numbers)[2]) const noexcept;
+///       template <class Real>
+///       void adjust(zero::BasicStepScalars<Real>& s, double const (&norms)[2]) const noexcept;
+///
+/// A norm is that of all elements of the tensor, on whatever ranks they are, a slice of a stacked
+/// tensor being a tensor of its own: squares are added in fp64 over blocks of 32 elements from the
+/// tensor's first one on, and the blocks' sums exactly, so that it is the same for every stage,
+/// rank count and bucket. One that is not finite is NaN.
+/// @par Cost  a pass over parameters, gradients and states before any element is updated; 1,088
+///   bytes for each tensor, and their exchange
+template <class R>
+concept MeasuringRule = Rule<R> && requires(R const& rule,
+                                            StepScalars& scalars,
+                                            float value,
+                                            float const* state,
+                                            float (&numbers)[measured_numbers],
+                                            double const (&norms)[measured_numbers]) {
+  requires noexcept(rule.template measure<float>(scalars, value, value, state, numbers));
+  requires noexcept(rule.adjust(scalars, norms));
+};
+
+namespace detail {
+
+/// Has a rule what begins a phase of measuring, whether it is right or not?
+template <class R>
+concept NamesMeasure = requires {
+  &R::measure;
+}
+|| requires { &R::template measure<float>; };
+
+}  // namespace detail
+
 /// A rule whose `fields()` returns an array with every hyper-parameter, such as
 /// `std::array{RuleField{"lr", lr}, RuleField{"momentum", momentum}}`.
 template <class R>

@@ -177,6 +177,28 @@ concept MemorySpace = std::copy_constructible<S> &&
   { space.update(rule, terms, scalars, arrays) } -> std::same_as<void>;
 };
 
+/// A space that measures tensors for rules that ask for it (see `MeasuringRule`):
+///
+///       template <class Rule, class Scalars, class Arrays>
+///       void measure(Rule const& rule, zero::StepTerms const* terms, Scalars const* scalars,
+///                    Arrays const& arrays, std::int64_t* words) const;
+///
+/// does nothing where `terms->skipped`, and elsewhere adds to the words of an `ExactSum` for each
+/// number what `rule.measure` computes of every element, as kernel::measure says. `arrays` are
+/// those of an update, and are only read. Memory that the host cannot reach has no such space yet.
+/// @tparam R        a rule that measures
+/// @tparam Scalars  that it gets
+/// @tparam Arrays   an `UpdateArrays`
+template <class S, class R, class Scalars, class Arrays>
+concept MeasuringSpace = MemorySpace<S> && requires(S const& space,
+                                                    R const& rule,
+                                                    StepTerms const* terms,
+                                                    Scalars const* scalars,
+                                                    Arrays const& arrays,
+                                                    std::int64_t* words) {
+  space.measure(rule, terms, scalars, arrays, words);
+};
+
 /// A space whose work can be recorded, to be done again without another call: `capturing()` says
 /// whether it is being recorded now. What was recorded may change the space's memory at any time
 /// from then on, and nobody but the trainer knows when.

@@ -68,6 +68,7 @@ struct StorageChoice {
   std::uint64_t control_bytes_each = 0;  ///< likewise for each tensor
   std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
   bool in_place = false;                 ///< reduced gradients lie in lent ones
+  std::uint64_t norm_words = 0;  ///< of each tensor, among its control bytes, that ranks add up
 };
 
 /// How a rank holds each model state. Derived once from the choices, and read by plan, engine and

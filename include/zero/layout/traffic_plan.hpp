@@ -17,19 +17,42 @@ namespace zero::inline ZERO_NAMESPACE {
 /// With Ψ padded elements and N ranks: `reduce` is Ψ(N-1)/N; `publish` the same where parameters or
 /// gradients are refreshed after the update (all stages but Pos+g+p); `gather` is twice that in
 /// Pos+g+p, plus what tied tensors cost when another unit uses them again; and `frozen` likewise
-/// for the padded elements of frozen tensors, each micro-step.
+/// for the padded elements of frozen tensors, each micro-step. `norms` are integers, and 0 unless
+/// the rule measures whole tensors.
 /// @par Source  ZeRO §7; 2Ψ(N-1)/N for replicated, Pos and Pos+g, 3Ψ(N-1)/N for Pos+g+p
 struct TrafficElements {
   std::uint64_t reduce = 0;   ///< gradients, to the ranks that own them
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
   std::uint64_t gather = 0;   ///< trained parameters, for forward and backward
   std::uint64_t frozen = 0;   ///< frozen ones, likewise
+  std::uint64_t norms = 0;    ///< words of what a rule measures of each tensor
   /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
-    return checked_add(checked_add(reduce, publish), checked_add(gather, frozen));
+    return checked_add(checked_add(checked_add(reduce, publish), checked_add(gather, frozen)),
+                       norms);
   }
   friend constexpr bool operator==(TrafficElements const&, TrafficElements const&) = default;
 };
+
+/// The tensors whose norms are exchanged at once.
+/// @param words  of each tensor
+[[nodiscard]] constexpr std::uint64_t norms_at_once(std::uint64_t words) noexcept {
+  return MiB / sizeof(std::int64_t) / words;
+}
+
+/// Words that a rank sends of so many tensors' norms, which all ranks add up.
+/// @param words  of each tensor
+[[nodiscard]] constexpr std::uint64_t norms_sent(std::uint64_t tensors,
+                                                 std::uint64_t words,
+                                                 int world_size) {
+  if (words == 0) return 0;
+  auto const ranks = static_cast<std::uint64_t>(world_size);
+  auto const sent = [&](std::uint64_t count) {
+    return 2 * ((count * words + ranks - 1) / ranks) * (ranks - 1);
+  };
+  std::uint64_t const most = norms_at_once(words);
+  return checked_add(checked_mul(tensors / most, sent(most)), sent(tensors % most));
+}
 
 /// Elements of one storage kind per rank and step, for one forward and backward pass per
 /// micro-step.

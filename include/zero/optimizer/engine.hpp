@@ -208,6 +208,8 @@ class Engine {
   template <class Work>
   void replace(Content content, Work const& work);
   ZERO_APART void count_missed(StepOptions const& options) const;
+  /// Has the rule measure whole tensors. Collective; blocks.
+  ZERO_APART void measure();
   /// Calls `visit` for this rank's reduced gradients, but for those of tensors that rest.
   /// @param changes  whether they are changed, so that their squares are added anew
   ZERO_APART ZERO_COLD void walk_gradients(GradientVisitor visit, bool changes);

@@ -246,12 +246,23 @@ ZERO_BODY void Engine::update(Decide const& decide, StepOptions const& options) 
     count_missed(options);
     parts_->outcome.expect();
   }
+  if (parts_->kernels.measures()) measure();
   parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
     parts_->update.apply(bucket, parts_->reduction.reduced(bucket));
     parts_->refresh.after_update(bucket);
     parts_->comm().progress();
   });
   if (!options.overlap_publish) parts_->refresh.settle();
+}
+
+ZERO_BODY void Engine::measure() {
+  parts_->norms.reset();
+  parts_->partition.for_each_bucket([&](BucketSpan const& bucket) {
+    parts_->norms.add(bucket, parts_->reduction.own(bucket));
+    parts_->comm().progress();
+  });
+  parts_->norms.sum(parts_->comm());
+  if (parts_->groups.model() != nullptr) parts_->norms.sum(*parts_->groups.model());
 }
 
 ZERO_BODY void Engine::count_missed(StepOptions const& options) const {

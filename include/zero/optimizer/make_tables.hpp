@@ -373,13 +373,14 @@ struct RuleKernels {
     } else {
       SpaceFunctions<S>::of(space).call(compute);
     }
+    if constexpr (MeasuringRule<R>) {
+      if (rule.norms == nullptr) return;
+      SpaceFunctions<S>::of(space).call(AdjustScalars<R, Real>{
+          compute.rules[0].rule, terms, rule.norms, static_cast<Values*>(scalars)});
+    }
   }
   template <class Master, class Parameter, class Gradient, class State, bool random>
-  static void update(void const* space,
-                     void const* rule,
-                     StepTerms const* terms,
-                     void const* scalars,
-                     UpdateBuffers const& buffers) {
+  static auto typed_of(UpdateBuffers const& buffers) {
     constexpr std::size_t arrays = R::states.size();
     std::conditional_t<random,
                        RandomUpdateArrays<Master, Parameter, Gradient, State, arrays>,
@@ -392,10 +393,49 @@ struct RuleKernels {
     if constexpr (random) typed.random = buffers.random;
     for (std::size_t k = 0; k != arrays; ++k)
       typed.state[k] = static_cast<State*>(buffers.state[k]);
+    return typed;
+  }
+  template <class Master, class Parameter, class Gradient, class State, bool random>
+  static void update(void const* space,
+                     void const* rule,
+                     StepTerms const* terms,
+                     void const* scalars,
+                     UpdateBuffers const& buffers) {
+    auto const typed = typed_of<Master, Parameter, Gradient, State, random>(buffers);
     static_assert(std::same_as<Real, float> || UpdatingSpace<S, R, Values, decltype(typed)>,
                   "zero: this space updates in float alone: its update must take any scalars");
     SpaceFunctions<S>::of(space).update(
         RuleFunctions<R>::of(rule), terms, static_cast<Values const*>(scalars), typed);
+  }
+  /// Null where the rule measures nothing.
+  template <class Master, class Parameter, class Gradient, class State>
+  static constexpr auto measure() -> decltype(KernelCalls::measure) {
+    if constexpr (!MeasuringRule<R>) {
+      return nullptr;
+    } else {
+      using Arrays = decltype(typed_of<Master, Parameter, Gradient, State, false>({}));
+      constexpr bool able = MeasuringSpace<S, R, Values, Arrays>;
+      static_assert(able,
+                    "zero: this space cannot measure tensors: a rule with measure() needs a "
+                    "communicator over host memory");
+      if constexpr (able) {
+        return [](void const* space,
+                  void const* rule,
+                  StepTerms const* terms,
+                  void const* scalars,
+                  UpdateBuffers const& buffers,
+                  std::int64_t* words) {
+          SpaceFunctions<S>::of(space).measure(
+              RuleFunctions<R>::of(rule),
+              terms,
+              static_cast<Values const*>(scalars),
+              typed_of<Master, Parameter, Gradient, State, false>(buffers),
+              words);
+        };
+      } else {
+        return nullptr;
+      }
+    }
   }
 };
 
@@ -429,7 +469,8 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .rates_at_once = K::capacity,
                     .decide = K::decide,
                     .prepare = K::prepare,
-                    .update = K::template update<Held, Parameter, Gradient, State, random>};
+                    .update = K::template update<Held, Parameter, Gradient, State, random>,
+                    .measure = K::template measure<Held, Parameter, Gradient, State>()};
   if constexpr (RemainderPrecision<P>) {
     // A parameter that nothing lacks is its master.
     calls.master_from_parameter = [](void const* space, void* out, void const*, std::size_t count) {

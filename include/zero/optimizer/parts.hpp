@@ -21,6 +21,7 @@
 #include "zero/optimizer/step/reduction.hpp"
 #include "zero/optimizer/step/refresh.hpp"
 #include "zero/optimizer/step/rules.hpp"
+#include "zero/optimizer/step/tensor_norms.hpp"
 #include "zero/optimizer/tables/engine_setup.hpp"
 
 #include <algorithm>
@@ -131,6 +132,7 @@ struct Parts : Model {
   Presence presence;
   Reduction reduction;
   BucketUpdate update;
+  TensorNorms norms;
   ParameterRefresh refresh;
   Outcome outcome;
   UnitReaders readers;
@@ -174,6 +176,17 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       reduction(policies, comm(), partition, gradients, norm, staging, presence, space(), kernels),
       update(
           *this, parameters, states, rules, presence, control, tensor_counts, randomness, kernels),
+      norms(*this,
+            comm().rank(),
+            parameters,
+            states,
+            rules,
+            presence,
+            update,
+            tensor_counts,
+            space(),
+            kernels,
+            counts() ? nullptr : &tensors),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
       outcome(groups.world(), control, space(), kernels, trained_tensors()),

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "zero/base/config.hpp"
+#include "zero/base/exact_sum.hpp"
 #include "zero/concepts/rule.hpp"
 #include "zero/concepts/space.hpp"
 
 #include <cstddef>
+#include <cstdint>
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
@@ -40,6 +42,24 @@ struct ComputeScalars {
   ZERO_HOST_DEVICE void operator()() const noexcept {
     if (terms->skipped != 0) return;
     for (std::size_t i = 0; i < count; ++i) scalars[i] = rules[i].scalars(*terms);
+  }
+};
+
+/// Adjusts the scalars of one tensor to its norms, unless the step is skipped.
+template <class R, class Real>
+struct AdjustScalars {
+  R rule{};
+  StepTerms const* terms = nullptr;
+  std::int64_t const* words = nullptr;  ///< of one accumulator for each norm
+  BasicStepScalars<Real>* scalars = nullptr;
+
+  ZERO_HOST_DEVICE void operator()() const noexcept {
+    if (terms->skipped != 0) return;
+    double norms[measured_numbers];
+    for (std::size_t i = 0; i < measured_numbers; ++i) {
+      norms[i] = __builtin_sqrt(ExactSum::value(words + i * ExactSum::word_count));
+    }
+    rule.adjust(*scalars, norms);
   }
 };
 

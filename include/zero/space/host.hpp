@@ -10,6 +10,7 @@
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/copy.hpp"
 #include "zero/kernel/element_hash.hpp"
+#include "zero/kernel/measure.hpp"
 #include "zero/kernel/norm.hpp"
 #include "zero/kernel/rounded.hpp"
 #include "zero/kernel/update.hpp"
@@ -88,6 +89,17 @@ struct Host {
     } else {
       kernel::update(rule, *scalars, terms->gradient_scale, arrays);
     }
+  }
+  /// Adds what a rule measures of contiguous arrays to a tensor's words, unless the step is
+  /// skipped.
+  template <class Rule, class Real, class Arrays>
+  static void measure(Rule const& rule,
+                      StepTerms const* terms,
+                      BasicStepScalars<Real> const* scalars,
+                      Arrays const& arrays,
+                      std::int64_t* words) noexcept {
+    if (terms->skipped != 0) return;
+    kernel::measure(rule, *scalars, terms->gradient_scale, arrays, words);
   }
 };
 

@@ -6,10 +6,13 @@
 #include <zero/rule/adam.hpp>
 #include <zero/rule/adamw.hpp>
 #include <zero/rule/amsgrad.hpp>
+#include <zero/rule/lamb.hpp>
+#include <zero/rule/lars.hpp>
 #include <zero/rule/lion.hpp>
 #include <zero/rule/nadam.hpp>
 #include <zero/rule/rmsprop.hpp>
 #include <zero/rule/sgd.hpp>
+#include <zero/rule/trust_ratio.hpp>
 
 namespace rules_test {
 namespace {
@@ -18,6 +21,8 @@ using zero::Adagrad;
 using zero::Adam;
 using zero::AdamW;
 using zero::AmsGrad;
+using zero::Lamb;
+using zero::Lars;
 using zero::Lion;
 using zero::NAdam;
 using zero::PlainSgd;
@@ -419,6 +424,8 @@ TEST_CASE("zeros stay zeros, whatever decays") {
   CHECK(zeros_stay_zeros(AmsGrad{.weight_decay = 0.1f, .decoupled = false}));
   CHECK(zeros_stay_zeros(NAdam{.weight_decay = 0.1f}));
   CHECK(zeros_stay_zeros(Lion{.weight_decay = 0.1f}));
+  CHECK(zeros_stay_zeros(Lamb{}));
+  CHECK(zeros_stay_zeros(Lars{.weight_decay = 0.1}));
   CHECK(zeros_stay_zeros(RmsProp<>{.weight_decay = 0.1f, .maximize = true}));
   CHECK(zeros_stay_zeros(RmsProp<true>{.momentum = 0.75f, .weight_decay = 0.1f}));
   CHECK(zeros_stay_zeros(RmsProp<false, true>{.weight_decay = 0.1f}));
@@ -466,6 +473,15 @@ TEST_CASE("rules name their states and hyper-parameters") {
          with({{"decoupled", 0.}, {"maximize", 1.}})));
   CHECK((fields(NAdam{.5f, .25, .75, .125f, 2.f, .25, true, true}) ==
          with({{"momentum_decay", .25}, {"decoupled", 1.}, {"maximize", 1.}})));
+  CHECK((fields(Lamb{.5, .25, .75, .125, 2., 3., 4., true}) ==
+         with({{"min_ratio", 3.}, {"max_ratio", 4.}, {"maximize", 1.}})));
+  CHECK((fields(Lars{.5, .25, 2., .125, 3., 4., true}) == Fields{{"lr", .5},
+                                                                 {"momentum", .25},
+                                                                 {"weight_decay", 2.},
+                                                                 {"trust", .125},
+                                                                 {"min_ratio", 3.},
+                                                                 {"max_ratio", 4.},
+                                                                 {"maximize", 1.}}));
   RmsProp<true> const rms_prop{.5f, .25, .125f, .75f, 2.f, true};
   CHECK((fields(rms_prop) == Fields{{"lr", .5},
                                     {"alpha", .25},
@@ -476,6 +492,48 @@ TEST_CASE("rules name their states and hyper-parameters") {
   // A momentum that nothing holds is refused where an optimizer is constructed.
   CHECK(rms_prop.fields()[3].below == 1.);
   CHECK(RmsProp<>{}.fields()[3].below < 1e-40);
+}
+
+/// What LAMB makes of its rate, and LARS of its ratio, by norms.
+double rate_of(Lamb const& rule, double parameters, double direction, float lr = 0.5f) {
+  auto scalars = rule.scalars(1, lr, 1.f, 1.f);
+  rule.adjust(scalars, {parameters, direction});
+  return static_cast<double>(scalars.learning_rate);
+}
+double ratio_of(Lars const& rule, double parameters, double gradient) {
+  auto scalars = rule.scalars(1, 1.f, 1.f, 0.5f);
+  auto const before = scalars;
+  rule.adjust(scalars, {parameters, gradient});
+  CHECK(scalars.learning_rate == before.learning_rate);
+  float p = 0.f;
+  float state = 0.f;
+  rule.update<float>(scalars, p, 1.f, &state);
+  return static_cast<double>(state);
+}
+
+TEST_CASE("trust ratios are 1 where a norm is 0, within their bounds elsewhere, and finite") {
+  CHECK(rate_of({}, 6., 2.) == 1.5);
+  CHECK(rate_of({}, 0., 2.) == 0.5);
+  CHECK(rate_of({}, 6., 0.) == 0.5);
+  Lamb const bound{.min_ratio = 2., .max_ratio = 4.};
+  CHECK(rate_of(bound, 6., 2.) == 1.5);
+  CHECK(rate_of(bound, 6., 1.) == 2.);
+  CHECK(rate_of(bound, 6., 6.) == 1.);
+  CHECK(rate_of(bound, 0., 6.) == 0.5);
+  CHECK(rate_of({}, 1e30, 1e-30) == static_cast<double>(std::numeric_limits<float>::max()));
+  CHECK(std::isnan(rate_of({}, std::nan(""), 1.)));
+  CHECK(std::isnan(rate_of({}, 1., std::nan(""))));
+
+  Lars const lars{.weight_decay = 0.25, .trust = 0.5};
+  CHECK(ratio_of(lars, 8., 3.) == 1.);
+  CHECK(ratio_of(lars, 8., 1.) == 2.);
+  CHECK(ratio_of(lars, 0., 1.) == 1.);
+  CHECK(ratio_of(lars, 8., 0.) == 1.);
+  Lars const within{.weight_decay = 0.25, .trust = 0.5, .min_ratio = 1.25, .max_ratio = 1.5};
+  CHECK(ratio_of(within, 8., 1.) == 1.5);
+  CHECK(ratio_of(within, 8., 3.) == 1.25);
+  CHECK(ratio_of(within, 8., 0.) == 1.);
+  CHECK(std::isnan(ratio_of(lars, std::nan(""), 1.)));
 }
 
 TEST_CASE("gradients that are all alike have no variance, rather than less than none") {

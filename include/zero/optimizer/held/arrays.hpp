@@ -181,6 +181,10 @@ class StateStore {
   [[nodiscard]] Array at(BucketSpan const& bucket, std::size_t k) const noexcept {
     return arrays_[bucket.kind()][k].from(shares_ ? bucket.in_shards() : bucket.in_full());
   }
+  /// The same of what this rank owns of the bucket.
+  [[nodiscard]] Array owned(BucketSpan const& bucket, std::size_t k) const noexcept {
+    return shares_ ? at(bucket, k) : at(bucket, k).from(bucket.part(rank_));
+  }
 
  private:
   int rank_;

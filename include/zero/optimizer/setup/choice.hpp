@@ -116,7 +116,8 @@ template <class Precision, class Rule>
   return {.precision = Precision::name,
           .loss_scaled = Precision::loss_scaled,
           .types = listed_types<Rule, Precisions<Precision>>,
-          .state = dtype_of<typename Precision::State>};
+          .state = dtype_of<typename Precision::State>,
+          .measures = MeasuringRule<Rule>};
 }
 /// What all policies decide.
 /// @param facts  of the arithmetic
@@ -169,6 +170,9 @@ struct Choice {
                     std::same_as<RuleReal<Precision, Accumulation::reduced_shard>, float>,
                 "zero: this precision computes in double and this rule in float: its scalars and "
                 "update must be templates over the number, as RuleInDouble says");
+  static_assert(MeasuringRule<Rule> || !NamesMeasure<Rule>,
+                "zero: a rule with measure() needs adjust() too, and both must be noexcept, as "
+                "MeasuringRule says");
   static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
                 "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),

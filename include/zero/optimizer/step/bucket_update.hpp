@@ -44,6 +44,15 @@ class BucketUpdate {
   /// @param gradients  of that range, from its first element on
   ZERO_APART void apply(BucketSpan const& bucket, Array gradients);
 
+  /// What an update of a tensor is computed from.
+  struct Terms {
+    StepTerms const* step;
+    void const* scalars;  ///< until the next call
+  };
+  /// @param own       it may have missed updates
+  /// @param adjusted  to what was measured of it
+  ZERO_APART [[nodiscard]] Terms terms_of(std::size_t tensor, bool own, bool adjusted) const;
+
  private:
   /// Neighbouring pieces that can be updated in one pass: small tensors must not cost a call each.
   struct Run {
@@ -54,7 +63,7 @@ class BucketUpdate {
     std::size_t tensor = 0;  ///< the first
     std::size_t kind = 0;    ///< of all
     bool own = false;        ///< it may have missed updates, and is alone
-    bool alone = false;      ///< it has random bits of its own
+    bool alone = false;      ///< it has random bits, or norms, of its own
   };
 
   /// Adds `next` to `run`, if both can be updated in one pass.
@@ -136,7 +145,7 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     next.tensor = piece.tensor;
     next.kind = bucket.kind();
     next.own = presence_->may_have_rested(piece.tensor);
-    next.alone = random;
+    next.alone = random || kernels_.measures();
     if (random) next.arrays.random = randomness_.of(piece);
     if (has_master) {
       next.arrays.parameter = parameter.first;
@@ -170,16 +179,25 @@ ZERO_BODY bool BucketUpdate::extend(Run& run, Run const& next) const {
 
 ZERO_BODY void BucketUpdate::update(Run const& run) const {
   if (run.arrays.count == 0) return;
-  StepTerms const* const terms = run.own ? &control_->own : &control_->outcome.terms;
+  Terms const terms = terms_of(run.tensor, run.own, kernels_.measures());
+  kernels_.of(run.kind).update(rules_->of(run.tensor), terms.step, terms.scalars, run.arrays);
+}
+
+ZERO_BODY BucketUpdate::Terms BucketUpdate::terms_of(std::size_t tensor,
+                                                     bool own,
+                                                     bool adjusted) const {
+  StepTerms const* const terms = own ? &control_->own : &control_->outcome.terms;
   std::size_t const known = rules_->combinations().size();
-  std::size_t const combination = run.own ? known : rules_->combination_of(run.tensor);
+  std::size_t const combination = own || adjusted ? known : rules_->combination_of(tensor);
   // Behind those of the step, those of one update at a time.
   std::byte* const scalars = control_->scalars + combination * kernels_.scalar_bytes();
   if (combination == known) {
-    OwnTerms const own{control_, counts_, run.tensor, presence_->may_rest(run.tensor)};
-    kernels_.prepare(run.own ? &own : nullptr, terms, scalars, rules_->rated(run.tensor));
+    OwnTerms const single{control_, counts_, tensor, presence_->may_rest(tensor)};
+    TensorRule rule = rules_->rated(tensor);
+    if (adjusted) rule.norms = counts_.norms(tensor);
+    kernels_.prepare(own ? &single : nullptr, terms, scalars, rule);
   }
-  kernels_.of(run.kind).update(rules_->of(run.tensor), terms, scalars, run.arrays);
+  return {terms, scalars};
 }
 
 #endif

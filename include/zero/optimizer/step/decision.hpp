@@ -104,6 +104,9 @@ struct TensorCounts {
   static constexpr std::int64_t one_silent = std::int64_t{1} << silent_shift;
   static constexpr std::int64_t most_ranks = one_unsaid - 1;
 
+  /// Words behind those, of each tensor: accumulators of what a rule measures. Only where it does.
+  static constexpr std::size_t norm_words = measured_numbers * ExactSum::word_count;
+
   std::int64_t* words = nullptr;   ///< in the memory of the space
   std::int64_t* missed = nullptr;  ///< likewise
   std::size_t tensors = 0;
@@ -114,6 +117,10 @@ struct TensorCounts {
         missed(words + count),
         tensors(count) {}
 
+  /// The accumulators of a tensor, where a rule measures.
+  [[nodiscard]] std::int64_t* norms(std::size_t tensor) const noexcept {
+    return missed + tensors + tensor * norm_words;
+  }
   /// What one rank adds to the first word.
   [[nodiscard]] ZERO_HOST_DEVICE static std::int64_t word_of(std::int64_t present,
                                                              std::int64_t unsaid,

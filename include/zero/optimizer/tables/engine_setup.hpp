@@ -38,6 +38,7 @@ struct PolicyFacts {
   /// Of precisions, the first for tensors that say nothing: at least one. Refers to constants.
   std::span<StorageTypes const> types{};
   DType state = DType::f32;  ///< of a rule's states, if it has any
+  bool measures = false;     ///< a rule that measures whole tensors
 
   /// Does a step round anything stochastically?
   [[nodiscard]] constexpr bool random() const noexcept {
@@ -52,9 +53,11 @@ struct PolicyFacts {
             .borrowed = borrowed,
             .prefetch = prefetch,
             .control_bytes = sizeof(StepControl) + (random() ? sizeof(Seed) : 0),
-            .control_bytes_each = TensorCounts::bytes_each,
+            .control_bytes_each = TensorCounts::bytes_each +
+                                  (measures ? TensorCounts::norm_words * sizeof(std::int64_t) : 0),
             .communicator_bytes = communicator_bytes,
-            .in_place = in_place};
+            .in_place = in_place,
+            .norm_words = measures ? TensorCounts::norm_words : 0};
   }
   /// What messages and checkpoints call the memory policy.
   [[nodiscard]] constexpr std::string_view memory() const noexcept {

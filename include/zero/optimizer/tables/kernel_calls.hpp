@@ -64,9 +64,10 @@ struct ControlWork {
 /// A rule of any type, with what tells one tensor's update from another's.
 struct TensorRule {
   void const* rule = nullptr;
-  double learning_rate_scale = 1.;  ///< of the tensor
-  double weight_decay_scale = 1.;   ///< of the tensor
-  bool own_rate = false;            ///< the learning rate is the rule's, not the step's
+  double learning_rate_scale = 1.;      ///< of the tensor
+  double weight_decay_scale = 1.;       ///< of the tensor
+  bool own_rate = false;                ///< the learning rate is the rule's, not the step's
+  std::int64_t const* norms = nullptr;  ///< words of what was measured of the tensor; or null
 };
 
 /// The arrays of one update, which hold `count` elements.
@@ -130,6 +131,14 @@ struct KernelCalls {
                  StepTerms const* terms,
                  void const* scalars,
                  UpdateBuffers const& arrays);
+  /// Adds what the rule measures of some elements to a tensor's words; null where it measures
+  /// nothing.
+  void (*measure)(void const* space,
+                  void const* rule,
+                  StepTerms const* terms,
+                  void const* scalars,
+                  UpdateBuffers const& arrays,
+                  std::int64_t* words);
 };
 
 /// These functions, a table of them for each storage kind, and the space that they work in, which
@@ -193,6 +202,14 @@ class Kernels {
               void const* scalars,
               UpdateBuffers const& arrays) const {
     calls_->update(space_, rule, terms, scalars, arrays);
+  }
+  [[nodiscard]] bool measures() const noexcept { return calls_->measure != nullptr; }
+  void measure(void const* rule,
+               StepTerms const* terms,
+               void const* scalars,
+               UpdateBuffers const& arrays,
+               std::int64_t* words) const {
+    calls_->measure(space_, rule, terms, scalars, arrays, words);
   }
   /// Calls `work(Kernels)` with those that load, where they have to be.
   template <class Work>
