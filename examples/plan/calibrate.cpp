@@ -92,7 +92,7 @@ void add_calibrate(CLI::App& app, Command& command) {
       ->delimiter(',')
       ->check(CLI::Range(1, most_ranks));
   sub->add_option("--precision", options->precision, "Parameters and gradients")
-      ->check(CLI::IsMember(precision_names()));
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   sub->add_option("--seconds", options->seconds, "About how long, of all together")
       ->check(CLI::Range(0.1, 3600.));
 }

@@ -14,5 +14,6 @@ void add_simulate(CLI::App& app, Command& command);   ///< simulate
 void add_calibrate(CLI::App& app, Command& command);  ///< calibrate
 void add_clusters(CLI::App& app, Command& command);   ///< clusters
 void add_sums(CLI::App& app, Command& command);       ///< sums
+void add_formats(CLI::App& app, Command& command);    ///< formats
 
 }  // namespace plan

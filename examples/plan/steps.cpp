@@ -12,10 +12,7 @@ StepTime steady_step(World& world, Setup const& setup, Computation const& pass) 
   auto const& names = setup.policies;
   return visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
     return visit_named(
-        Widths{},
-        "precision",
-        names.precision == "fp16" ? "bf16" : names.precision,
-        [&](auto type) {
+        Widths{}, "precision", names.precision == "fp32" ? "fp32" : "bf16", [&](auto type) {
           return visit_named(
               Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
                 return steady_step<typename decltype(stage)::type,

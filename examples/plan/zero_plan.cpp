@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
                             plan::add_simulate,
                             plan::add_clusters,
                             plan::add_sums,
+                            plan::add_formats,
                             plan::add_paper,
                             plan::add_calibrate});
 }

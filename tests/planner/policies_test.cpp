@@ -128,6 +128,12 @@ TEST_CASE("every stage with every precision, and every rule and accumulation: pl
   check_plan<PosGP, Fp32, Adam, AccumulateNone>({"pos+g+p", "fp32", "adam", "none"});
   check_plan<PosGP, Bf16, AdamW, AccumulateFull>({"pos+g+p", "bf16", "adamw", "full"});
   check_plan<PosGP, Fp16, Lion, AccumulateShard>({"pos+g+p", "fp16", "lion", "shard"});
+  check_plan<Pos, Mixed<bf16, Rest16>, AdamW, AccumulateShard>(
+      {"pos", "bf16-rest16", "adamw", "shard"});
+  check_plan<PosGP, Mixed<bf16, Rest8>, Lion, AccumulateNone>(
+      {"pos+g+p", "bf16-rest8", "lion", "none"});
+  check_plan<PosG, zero::Bf16<StochasticRounding>, Adam, AccumulateFull>(
+      {"pos+g", "bf16-stochastic", "adam", "full"});
 }
 
 TEST_CASE("every combination of names is the policies of these names") {
@@ -142,21 +148,25 @@ TEST_CASE("every combination of names is the policies of these names") {
           zero::Plan const plan =
               plan_of({stage, precision, rule, accumulation}, {.world_size = 5}, model);
           CHECK(plan::detail::typed(plan.names.stage) == stage);
-          CHECK(plan.names.precision == precision);
+          CHECK(plan::detail::typed(plan.names.precision) == precision);
           CHECK(plan::detail::typed(plan.names.rule) == rule);
           CHECK(plan.names.accumulation == accumulation);
           zero::Sharding const& sharding = plan.storage.sharding;
           CHECK(int{sharding.optimizer} + int{sharding.gradients} + int{sharding.parameters} ==
                 (stage == "replicated" ? 0 : 1 + std::count(stage.begin(), stage.end(), '+')));
           CHECK(size_of(plan.types.front().parameter) == (precision == "fp32" ? 4 : 2));
-          CHECK(plan.types.front().master_bytes() == (precision == "fp32" ? 0 : 4));
+          bool const alone = precision == "fp32" || precision == "bf16-stochastic";
+          CHECK(plan.types.front().master_bytes() == (alone                        ? 0
+                                                      : precision == "bf16-rest8"  ? 1
+                                                      : precision == "bf16-rest16" ? 2
+                                                                                   : 4));
           CHECK(plan.storage.full_gradients == (accumulation == "full"));
           CHECK(plan.storage.reduced_shard == (accumulation == "shard"));
         }
       }
     }
   }
-  CHECK(combinations == 4 * 3 * 9 * 3);
+  CHECK(combinations == 4 * 7 * 9 * 3);
 }
 
 TEST_CASE("names that no policy has are refused with those that are there") {

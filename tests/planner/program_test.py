@@ -159,13 +159,28 @@ class Plans(ProgramTest):
             self.assertNotEqual(wide["total"][stage], plain["total"][stage])
             self.assertAlmostEqual(wide["total"][stage] / plain["total"][stage], 1, delta=1e-3)
 
+    def test_bytes_of_a_parameter(self):
+        # Of parameter, gradient, what is held of a master, and one state.
+        formats = {"fp32": (4, 4, 0, 4), "fp64": (8, 8, 0, 8), "bf16": (2, 2, 4, 4), "fp16": (2, 2, 4, 4),
+                   "bf16-half-away": (2, 2, 4, 4), "bf16-rest16": (2, 2, 2, 4), "bf16-rest8": (2, 2, 1, 4),
+                   "bf16-stochastic": (2, 2, 0, 2), "bf16-stochastic+fp32-states": (2, 2, 0, 4),
+                   "bf16+fp32-grads": (2, 4, 4, 4), "fp16+fp32-grads": (2, 4, 4, 4)}
+        states = {"adamw": 2, "adam": 2, "nadam": 2, "amsgrad": 3, "adagrad": 1, "rmsprop": 1, "lion": 1,
+                  "sgd": 1, "plain-sgd": 0}
+        rows = by("precision", answer("formats")["bytes"])
+        self.assertEqual(set(rows), set(formats))
+        for precision, (*once, state) in formats.items():
+            expected = {rule: sum(once) + count * state for rule, count in states.items()}
+            self.assertEqual({**rows[precision]}, {"precision": precision, **expected})
+
     def test_options_reach_the_plan(self):
         def total(*more, role="total", stage="pos+g+p"):
             rows = by("role", answer("memory", *small(*more))["bytes"])
             return rows.get(role, {}).get(stage, 0)
 
         base = total()
-        for more in (["--precision", "fp32"], ["--rule", "lion"], ["--batch", "2"],
+        for more in (["--precision", "fp32"], ["--precision", "bf16-rest16"], ["--rule", "lion"],
+                     ["--batch", "2"],
                      ["--prefetch", "3"], ["--communicator", "1MiB"],
                      ["--model-parallel", "2"], ["--checkpoint", "whole"],
                      ["--micro-steps", "2"], ["--ranks", "8"], ["--layers", "4"],
@@ -455,7 +470,7 @@ class Mistakes(ProgramTest):
         done = run("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(run("--version").stdout, r"^zero-plan \d+\.\d+\.\d+\n$")
-        for command in COMMANDS:
+        for command in [*COMMANDS, "formats"]:
             self.assertIn(f"\n  {command} ", done.stdout)
             of_command = run(command, "--help")
             self.assertEqual((of_command.returncode, of_command.stderr), (0, ""))

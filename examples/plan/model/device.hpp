@@ -70,8 +70,8 @@ template <class Placement>
 [[nodiscard]] inline ActivationPlan plan_checkpoints(Setup const& setup) {
   std::string_view const precision = setup.policies.precision;
   DType const dtype = precision == "fp32"   ? DType::f32
-                      : precision == "bf16" ? DType::bf16
-                                            : DType::f16;
+                      : precision == "fp16" ? DType::f16
+                                            : DType::bf16;
   std::vector<ActivationCheckpoint> inputs;
   for (int layer = 0; layer < setup.model.layers; ++layer) {
     inputs.push_back({.name = "input",

@@ -3,16 +3,18 @@
 #pragma once
 
 #include "zero/base/error.hpp"
-#include "zero/comm/self.hpp"
 #include "zero/concepts/accumulation.hpp"
+#include "zero/concepts/allocator.hpp"
 #include "zero/concepts/stage.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/make_tables.hpp"
 #include "zero/optimizer/setup/choice.hpp"
 #include "zero/optimizer/setup/plan_of.hpp"
+#include "zero/precision/bf16.hpp"
 #include "zero/precision/by_tensor.hpp"
 #include "zero/precision/fp32.hpp"
+#include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adam.hpp"
@@ -36,7 +38,7 @@ using namespace zero;
 /// One policy per slot, by name: as plans call it, in lower case, with '-' for a space.
 struct PolicyNames {
   std::string stage = "pos+g";        ///< replicated, pos, pos+g, pos+g+p
-  std::string precision = "bf16";     ///< fp32, bf16, fp16
+  std::string precision = "bf16";     ///< such as fp32, bf16 or bf16-rest16
   std::string rule = "adamw";         ///< such as adamw or plain-sgd
   std::string accumulation = "none";  ///< none, full, shard
   friend bool operator==(PolicyNames const&, PolicyNames const&) = default;
@@ -47,7 +49,18 @@ namespace detail {
 template <class... T>
 struct Types {};
 using Stages = Types<stage::Replicated, stage::Pos, stage::PosG, stage::PosGP>;
-using Precisions = Types<Fp32, Mixed<bf16>, Mixed<fp16>>;
+using Precisions = Types<Fp32,
+                         Mixed<bf16>,
+                         Mixed<fp16>,
+                         Mixed<bf16, HalfAway>,
+                         Mixed<bf16, Rest16>,
+                         Mixed<bf16, Rest8>,
+                         Bf16<StochasticRounding>>;
+/// What nobody has asked to plan a cluster for, and what is planned for one number alone.
+using OtherPrecisions = Types<MixedFloatGradients<bf16>,
+                              MixedFloatGradients<fp16>,
+                              Bf16<StochasticRounding, float>,
+                              Fp64>;
 using Rules = Types<AdamW, Adam, AmsGrad, NAdam, Adagrad, RmsProp<>, Lion, Sgd, PlainSgd>;
 using Accumulations = Types<AccumulateNone, AccumulateFull, AccumulateShard>;
 
@@ -121,30 +134,29 @@ template <class First, class... T, class Visit>
   bool const wide = std::any_of(tensors.begin(), tensors.end(), [](Tensor const& tensor) {
     return !tensor.frozen && tensor.dtype == DType::f32;
   });
-  return visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
-    return visit_named(Precisions{}, "precision", names.precision, [&](auto precision) {
-      return visit_named(Rules{}, "rule", names.rule, [&](auto rule) {
-        return visit_named(
-            Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) {
-              using Rule = typename decltype(rule)::type;
-              using P = typename decltype(precision)::type;
-              auto const facts = [&]<class Held>(std::type_identity<Held>) {
-                return zero::detail::Choice<Self,
-                                            typename decltype(stage)::type,
-                                            Held,
-                                            Rule,
-                                            typename decltype(accumulation)::type>::facts;
-              };
-              using Both = std::conditional_t<std::is_same_v<P, Fp32>, P, ByTensor<P, Fp32>>;
-              return zero::detail::plan_of(
-                  wide ? facts(std::type_identity<Both>()) : facts(std::type_identity<P>()),
-                  zero::detail::rule_calls<Rule>,
-                  options,
-                  tensors,
-                  bucket,
-                  prefetch);
-            });
-      });
+  // Pair by pair, since every combination of all four would be twelve times as many types.
+  using Facts = zero::detail::PolicyFacts;
+  using Rest = Facts (*)(Facts);
+  auto const rest = visit_named(Stages{}, "stage", names.stage, [&](auto stage) {
+    return visit_named(
+        Accumulations{}, "accumulation", names.accumulation, [&](auto accumulation) -> Rest {
+          return zero::detail::policy_facts<typename decltype(stage)::type,
+                                            typename decltype(accumulation)::type,
+                                            Owned<>>;
+        });
+  });
+  return visit_named(Precisions{}, "precision", names.precision, [&](auto precision) {
+    return visit_named(Rules{}, "rule", names.rule, [&](auto rule) {
+      using P = typename decltype(precision)::type;
+      using Rule = typename decltype(rule)::type;
+      using Both = std::conditional_t<std::is_same_v<P, Fp32>, P, ByTensor<P, Fp32>>;
+      return zero::detail::plan_of(rest(wide ? zero::detail::arithmetic_facts<Both, Rule>()
+                                             : zero::detail::arithmetic_facts<P, Rule>()),
+                                   zero::detail::rule_calls<Rule>,
+                                   options,
+                                   tensors,
+                                   bucket,
+                                   prefetch);
     });
   });
 }
