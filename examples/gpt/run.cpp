@@ -32,6 +32,8 @@ constexpr std::array pairs{
     compiled<zero::Mixed<zero::bf16>>("bf16"),
     compiled<zero::Mixed<zero::fp16>>("fp16"),
     compiled<zero::Mixed<zero::bf16, zero::Rest16>>("bf16-rest16"),
+    compiled<zero::Mixed<zero::bf16, zero::Rest8>>("bf16-rest8"),
+    compiled<zero::Bf16<zero::StochasticRounding>>("bf16-sr"),
 };
 
 /// Those that some pair has.

@@ -88,7 +88,8 @@ void train_rank(Ranks& ranks,
                                    Accumulation{},
                                    memory,
                                    rule_of<Rule>(options),
-                                   zero::Bucket{options.bucket}};
+                                   zero::Bucket{options.bucket},
+                                   zero::Seed{options.seed}};
   if (options.lora > 0) {
     auto const base = load_adapted(optimizer, options);
     recorder.say("rank 0 read " + std::to_string(base.bytes_read()) + " of the " +

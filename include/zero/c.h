@@ -43,7 +43,16 @@ enum zero_code {
 /// What a rank keeps only 1/N of.
 enum zero_stage_number { ZERO_REPLICATED = 0, ZERO_POS = 1, ZERO_POS_G = 2, ZERO_POS_G_P = 3 };
 /// Types of parameters and gradients; sums, master weights and states are float, or all double.
-enum zero_precision_number { ZERO_FP32 = 0, ZERO_BF16 = 1, ZERO_FP16 = 2, ZERO_FP64 = 3 };
+enum zero_precision_number {
+  ZERO_FP32 = 0,
+  ZERO_BF16 = 1,
+  ZERO_FP16 = 2,
+  ZERO_FP64 = 3,
+  ZERO_BF16_HALF_AWAY = 4,  ///< ZERO_BF16 whose parameters are rounded half away from zero
+  ZERO_BF16_REST16 = 5,     ///< the same, with the 16 bits of masters that parameters lack
+  ZERO_BF16_REST8 = 6,      ///< with 8 of them, rounded stochastically
+  ZERO_BF16_STOCHASTIC = 7  ///< no masters: parameters and states of bf16, rounded stochastically
+};
 /// Types of a tensor's elements.
 enum zero_dtype {
   ZERO_DTYPE_OF_PRECISION = 0,  ///< that of the precision's parameters

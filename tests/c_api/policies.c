@@ -60,6 +60,32 @@ static int rules(zero_comm* comm) {
   return 0;
 }
 
+/// Updates of a quarter of a bf16 step, which a remainder adds up.
+static int remainders(zero_comm* comm) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_BF16_REST16, 1000);
+  options.rule.lr = 0x1p-10;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_broadcast_from(opt, ones, NULL, 0) == ZERO_OK);
+  // Half of it is rounded away from zero.
+  uint16_t const one = 0x3f80, expected[3] = {0x3f80, 0x3f80, 0x3f7f};
+  for (int step = 0; step < 3; ++step) {
+    void *w = NULL, *g = NULL;
+    REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+    memcpy(g, &one, sizeof(one));
+    REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+    REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+    REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+    REQUIRE(memcmp(w, &expected[step], sizeof(one)) == 0);
+  }
+  zero_destroy(opt);
+  options.precision = ZERO_BF16_REST8;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_NOT_DEFINED);
+  REQUIRE(strstr(zero_message(comm), "zero::Mixed<zero::bf16, zero::Rest8>; add it") != NULL);
+  return 0;
+}
+
 static int loss_scale(zero_comm* comm) {
   zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
   zero_options options = zero_options_of(ZERO_POS, ZERO_FP16, ZERO_SGD);
@@ -181,7 +207,8 @@ int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
   int const failed =
-      rules(comm) + loss_scale(comm) + micro_batches(comm) + in_place(comm) + doubles(comm);
+      rules(comm) + remainders(comm) + loss_scale(comm) + micro_batches(comm) + in_place(comm) +
+      doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

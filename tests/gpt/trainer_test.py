@@ -82,6 +82,8 @@ class Trainer(Program):
                 (12, ("--precision", "fp32", "--ranks", "3", "--lr", "0.01")),
                 (6, ("--precision", "bf16", "--ranks", "2", "--accumulate", "3")),
                 (6, ("--precision", "bf16-rest16", "--ranks", "3")),
+                (6, ("--precision", "bf16-rest8", "--ranks", "3")),
+                (6, ("--precision", "bf16-sr", "--ranks", "3")),
                 (8, ("--precision", "fp16", "--ranks", "2")),  # with overflows
                 (8, ("--precision", "fp16", "--ranks", "4", "--model-parallel", "2"))):
             with self.subTest(options=options):
@@ -92,14 +94,16 @@ class Trainer(Program):
                 self.assertEqual("Pos+g+p is slower than Pos+g here, because" in run.stdout,
                                  speed[3] < speed[2])
                 first = result["stages"][0]
-                self.assertEqual(first["precision"].replace(" ", "-"), options[1])
+                name = options[1].replace("-sr", "-stochastic")
+                self.assertEqual(first["precision"].replace(" ", "-"), name)
                 if options[1] == "fp32":
                     self.assertLess(first["losses"][-1], first["losses"][0] - 0.5)
 
     def test_bytes_of_a_parameter(self):
         self.model = SMALL | {"--channels": 64, "--batch": 1}
         for precision, rule, least in (("fp32", "AdamW", 16), ("bf16", "AdamW", 16),
-                                       ("bf16-rest16", "AdamW", 14)):
+                                       ("bf16-rest16", "AdamW", 14), ("bf16-rest8", "AdamW", 13),
+                                       ("bf16-sr", "AdamW", 8)):
             run, (stage,) = self.stages("--steps", "1", "--ranks", "1", "--precision", precision,
                                         "--rule", rule.lower())
             self.assertEqual(stage["rule"], rule)
@@ -306,6 +310,9 @@ class Checkpoints(Program):
                 # The first steps overflow: updates are fewer than steps; the scale has a history.
                 (SMALL, ("--ranks", "2", "--precision", "fp16")),
                 (SMALL, ("--ranks", "3", "--precision", "bf16-rest16")),
+                # Random bits go on where they were.
+                (SMALL, ("--ranks", "3", "--precision", "bf16-rest8")),
+                (SMALL, ("--ranks", "3", "--precision", "bf16-sr")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "2")),
                 (DIVIDED, ("--ranks", "4", "--model-parallel", "4", "--precision", "fp16"))):
             with self.subTest(options=options):

@@ -12,6 +12,7 @@
 #include "zero/concepts/bucket.hpp"
 #include "zero/concepts/policies.hpp"
 #include "zero/concepts/stage.hpp"
+#include "zero/precision/bf16.hpp"
 #include "zero/precision/fp32.hpp"
 #include "zero/precision/fp64.hpp"
 #include "zero/precision/mixed.hpp"
@@ -57,35 +58,39 @@ inline constexpr int slots = 5;
 template <class Policy>
 inline constexpr std::int32_t number = -1;
 
-/// All that zero/c.h has numbers for: slot, policy, number.
-#define ZERO_C_POLICIES(X)                                \
-  X(stage, stage::Replicated, ZERO_REPLICATED)            \
-  X(stage, stage::Pos, ZERO_POS)                          \
-  X(stage, stage::PosG, ZERO_POS_G)                       \
-  X(stage, stage::PosGP, ZERO_POS_G_P)                    \
-  X(precision, Fp32, ZERO_FP32)                           \
-  X(precision, Mixed<zero::bf16>, ZERO_BF16)              \
-  X(precision, Mixed<zero::fp16>, ZERO_FP16)              \
-  X(precision, Fp64, ZERO_FP64)                           \
-  X(rule, AdamW, ZERO_ADAMW)                              \
-  X(rule, Adam, ZERO_ADAM)                                \
-  X(rule, Sgd, ZERO_SGD)                                  \
-  X(rule, PlainSgd, ZERO_PLAIN_SGD)                       \
-  X(rule, AmsGrad, ZERO_AMSGRAD)                          \
-  X(rule, NAdam, ZERO_NADAM)                              \
-  X(rule, Adagrad, ZERO_ADAGRAD)                          \
-  X(rule, RmsProp<>, ZERO_RMSPROP)                        \
-  X(rule, Lion, ZERO_LION)                                \
-  X(accumulation, AccumulateNone, ZERO_ACCUMULATE_NONE)   \
-  X(accumulation, AccumulateFull, ZERO_ACCUMULATE_FULL)   \
-  X(accumulation, AccumulateShard, ZERO_ACCUMULATE_SHARD) \
-  X(memory, Owned<>, ZERO_OWNED)                          \
-  X(memory, Borrowed<>, ZERO_BORROWED)
+/// All that zero/c.h has numbers for: slot, number, policy, which may have commas.
+#define ZERO_C_POLICIES(X)                                             \
+  X(stage, ZERO_REPLICATED, stage::Replicated)                         \
+  X(stage, ZERO_POS, stage::Pos)                                       \
+  X(stage, ZERO_POS_G, stage::PosG)                                    \
+  X(stage, ZERO_POS_G_P, stage::PosGP)                                 \
+  X(precision, ZERO_FP32, Fp32)                                        \
+  X(precision, ZERO_BF16, Mixed<zero::bf16>)                           \
+  X(precision, ZERO_FP16, Mixed<zero::fp16>)                           \
+  X(precision, ZERO_FP64, Fp64)                                        \
+  X(precision, ZERO_BF16_HALF_AWAY, Mixed<zero::bf16, zero::HalfAway>) \
+  X(precision, ZERO_BF16_REST16, Mixed<zero::bf16, zero::Rest16>)      \
+  X(precision, ZERO_BF16_REST8, Mixed<zero::bf16, zero::Rest8>)        \
+  X(precision, ZERO_BF16_STOCHASTIC, Bf16<zero::StochasticRounding>)   \
+  X(rule, ZERO_ADAMW, AdamW)                                           \
+  X(rule, ZERO_ADAM, Adam)                                             \
+  X(rule, ZERO_SGD, Sgd)                                               \
+  X(rule, ZERO_PLAIN_SGD, PlainSgd)                                    \
+  X(rule, ZERO_AMSGRAD, AmsGrad)                                       \
+  X(rule, ZERO_NADAM, NAdam)                                           \
+  X(rule, ZERO_ADAGRAD, Adagrad)                                       \
+  X(rule, ZERO_RMSPROP, RmsProp<>)                                     \
+  X(rule, ZERO_LION, Lion)                                             \
+  X(accumulation, ZERO_ACCUMULATE_NONE, AccumulateNone)                \
+  X(accumulation, ZERO_ACCUMULATE_FULL, AccumulateFull)                \
+  X(accumulation, ZERO_ACCUMULATE_SHARD, AccumulateShard)              \
+  X(memory, ZERO_OWNED, Owned<>)                                       \
+  X(memory, ZERO_BORROWED, Borrowed<>)
 
 /// @cond
-#define ZERO_C_NUMBER(slot, policy, value) \
-  template <>                              \
-  inline constexpr std::int32_t number<policy> = value;
+#define ZERO_C_NUMBER(slot, value, ...) \
+  template <>                           \
+  inline constexpr std::int32_t number<__VA_ARGS__> = value;
 ZERO_C_POLICIES(ZERO_C_NUMBER)
 #undef ZERO_C_NUMBER
 /// @endcond
@@ -93,8 +98,8 @@ ZERO_C_POLICIES(ZERO_C_NUMBER)
 /// How C++ spells the policy of that number; a description of it for the trainer's own.
 [[nodiscard]] inline std::string spelling(PolicySlot slot, std::int32_t number) {
 /// @cond
-#define ZERO_C_SPELLING(of, policy, value) \
-  if (slot == PolicySlot::of && number == value) return "zero::" #policy;
+#define ZERO_C_SPELLING(of, value, ...) \
+  if (slot == PolicySlot::of && number == value) return "zero::" #__VA_ARGS__;
   ZERO_C_POLICIES(ZERO_C_SPELLING)
 #undef ZERO_C_SPELLING
   /// @endcond

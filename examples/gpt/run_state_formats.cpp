@@ -1,0 +1,24 @@
+// One file, since headers are a third of the time to compile a pair.
+#include "run_stage.hpp"
+
+template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16, zero::Rest16>>(
+    zero::InProcess&,
+    gpt::ThreadMemory const&,
+    gpt::Options const&,
+    gpt::Text const&,
+    std::atomic<bool> const&,
+    gpt::ShowProgress const&);
+template gpt::StageResult gpt::run_precision<zero::Mixed<zero::bf16, zero::Rest8>>(
+    zero::InProcess&,
+    gpt::ThreadMemory const&,
+    gpt::Options const&,
+    gpt::Text const&,
+    std::atomic<bool> const&,
+    gpt::ShowProgress const&);
+template gpt::StageResult gpt::run_precision<zero::Bf16<zero::StochasticRounding>>(
+    zero::InProcess&,
+    gpt::ThreadMemory const&,
+    gpt::Options const&,
+    gpt::Text const&,
+    std::atomic<bool> const&,
+    gpt::ShowProgress const&);
