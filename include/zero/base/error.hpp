@@ -5,7 +5,9 @@
 #include "zero/base/config.hpp"
 #include "zero/base/unit_flags.hpp"
 
+#include <bit>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +32,12 @@ struct SourceLocation {
   char const* file = "";  ///< path as the compiler was given it
   int line = 0;           ///< counted from 1
 
+  /// No place.
+  SourceLocation() = default;
+  /// Were this an aggregate, nvcc could not tell whether the braces of a call hold one or a
+  /// context.
+  ZERO_ALWAYS_INLINE constexpr SourceLocation(char const* path, int number) noexcept
+      : file(path), line(number) {}
   /// The place of the caller, where it is a default argument.
   [[nodiscard]] ZERO_ALWAYS_INLINE static constexpr SourceLocation current(
       char const* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
@@ -93,30 +101,28 @@ class Message {
   class Piece {
    public:
     /// Text that is copied as it is.
-    Piece(char const* text) : text_(text) {}
+    Piece(char const* text) : Piece(std::string_view(text)) {}
     /// @overload
-    Piece(std::string_view text) : text_(text) {}
+    Piece(std::string_view text) : text_(text.data()), number_(text.size()) {}
     /// @overload
-    Piece(std::string const& text) : text_(text) {}
+    Piece(std::string const& text) : Piece(std::string_view(text)) {}
     /// A whole message, as a part of another.
-    Piece(Message const& message) : text_(message.text()) {}
+    Piece(Message const& message) : Piece(std::string_view(message.text())) {}
     /// An integer, written in decimal.
     template <std::integral Number>
-    Piece(Number number) : number_(static_cast<std::uint64_t>(number)), numeric_(true) {
+    Piece(Number number) : number_(static_cast<std::uint64_t>(number)), is_(Is::count) {
       // nvcc warns of unsigned numbers that are asked whether they are less than zero.
-      if constexpr (std::signed_integral<Number>) negative_ = number < 0;
+      if constexpr (std::signed_integral<Number>) is_ = Is::integer;
     }
     /// Another number, with as many digits as tell it from its neighbours; a float from floats.
-    Piece(double number) : real_(number), is_real_(true) {}
+    Piece(double number) : number_(std::bit_cast<std::uint64_t>(number)), is_(Is::real) {}
 
    private:
     friend class Message;
-    std::string_view text_{};
-    std::uint64_t number_ = 0;
-    double real_ = 0.;
-    bool negative_ = false;
-    bool numeric_ = false;
-    bool is_real_ = false;
+    enum class Is : std::uint8_t { text, count, integer, real };
+    char const* text_ = nullptr;
+    std::uint64_t number_;  ///< an integer, the bits of another number, or the length of the text
+    Is is_ = Is::text;
   };
 
   /// One piece of text.
@@ -132,14 +138,18 @@ class Message {
  private:
   __attribute__((noinline, cold)) void join(std::initializer_list<Piece> pieces) {
     for (Piece const& piece : pieces) {
-      if (piece.is_real_) {
-        text_ += detail::number_text(piece.real_, detail::is_single(piece.real_));
-      } else if (!piece.numeric_) {
-        text_ += piece.text_;
-      } else if (piece.negative_) {
-        text_ += std::to_string(static_cast<std::int64_t>(piece.number_));
-      } else {
-        text_ += std::to_string(piece.number_);
+      switch (piece.is_) {
+        case Piece::Is::text:
+          text_.append(piece.text_, static_cast<std::size_t>(piece.number_));
+          break;
+        case Piece::Is::count: text_ += std::to_string(piece.number_); break;
+        case Piece::Is::integer:
+          text_ += std::to_string(static_cast<std::int64_t>(piece.number_));
+          break;
+        case Piece::Is::real: {
+          auto const number = std::bit_cast<double>(piece.number_);
+          text_ += detail::number_text(number, detail::is_single(number));
+        }
       }
     }
   }
@@ -153,20 +163,15 @@ namespace detail {
 [[nodiscard]] ZERO_COLD inline std::string error_text(ErrorKind kind,
                                                       std::string const& message,
                                                       ErrorContext const& context) {
-  Message const rank{", rank ", context.rank};
-  Message const operation{", in ", context.operation};
-  Message const bucket{", bucket ", context.bucket};
-  Message const group{", on the ", context.group};
-  return Message(
-             {"zero: ",
-              name(kind),
-              ": ",
-              message,
-              context.rank >= 0 ? std::string_view(rank.text()) : std::string_view(),
-              context.operation.empty() ? std::string_view() : std::string_view(operation.text()),
-              context.bucket >= 0 ? std::string_view(bucket.text()) : std::string_view(),
-              context.group.empty() ? std::string_view() : std::string_view(group.text())})
-      .text();
+  std::string text = Message({"zero: ", name(kind), ": ", message}).text();
+  auto const add = [&](bool known, Message const& more) {
+    if (known) text += more.text();
+  };
+  add(context.rank >= 0, {", rank ", context.rank});
+  add(!context.operation.empty(), {", in ", context.operation});
+  add(context.bucket >= 0, {", bucket ", context.bucket});
+  add(!context.group.empty(), {", on the ", context.group});
+  return text;
 }
 
 }  // namespace detail
@@ -235,7 +240,7 @@ namespace zero::inline ZERO_NAMESPACE {
 [[noreturn]] __attribute__((noinline, cold)) inline void fail(
     ErrorKind kind,
     Message const& message,
-    ErrorContext context = {},
+    ErrorContext context,
     SourceLocation where = SourceLocation::current()) {
 #if defined(__cpp_exceptions)
   throw Error(kind, message.text(), std::move(context), where);
@@ -247,6 +252,13 @@ namespace zero::inline ZERO_NAMESPACE {
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::abort();
 #endif
+}
+
+/// The same where no context applies, which is made in one place only: most calls are of this kind.
+/// @throws Error always, as before
+[[noreturn]] __attribute__((noinline, cold)) inline void fail(
+    ErrorKind kind, Message const& message, SourceLocation where = SourceLocation::current()) {
+  fail(kind, message, ErrorContext{}, where);
 }
 
 namespace detail {

@@ -10,6 +10,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -55,67 +56,72 @@ namespace detail {
 [[nodiscard]] ZERO_COLD inline Error error_of(StepFailure failure,
                                               std::string const& values = {},
                                               ErrorContext const& here = {}) {
-  if (failure == StepFailure::options_differ) {
-    return {ErrorKind::invalid_argument,
-            "ranks passed different " +
-                (values.empty() ? "options to step(), or values to set_lr() or set_rule(): "
-                                  "learning rate, max_norm, scale, non_finite, unsaid, count, "
-                                  "floating-point mode, or rules of tensors"
-                                : values),
-            here,
-            SourceLocation::current()};
+  ErrorKind kind = ErrorKind::invalid_argument;
+  std::string_view before;
+  std::string_view between;
+  std::string_view what = values;
+  std::string_view after;
+  bool named = true;  // says which rank this is
+  switch (failure) {
+    case StepFailure::options_differ:
+      before = "ranks passed different ";
+      if (!what.empty()) break;
+      what =
+          "options to step(), or values to set_lr() or set_rule(): learning rate, max_norm, scale, "
+          "non_finite, unsaid, count, floating-point mode, or rules of tensors";
+      break;
+    case StepFailure::units_differ:
+      before =
+          "some ranks reduced gradients that others neither reduced nor declared absent with "
+          "without_gradient()";
+      if (!what.empty()) between = ": ";
+      break;
+    case StepFailure::unsaid:
+      before = "in this step no rank has asked for the gradients of ";
+      if (what.empty()) what = "some tensor";
+      after =
+          ", or declared them absent: pass gradients(unit) to reduce(), or call "
+          "without_gradient(unit) for what has none; StepOptions::unsaid can say that such "
+          "gradients are zeros, or that the tensors rest";
+      break;
+    case StepFailure::all_empty:
+      what =
+          "all gradients that were lent are empty, on all ranks: call bind() or bind_gradients() "
+          "once they are allocated, such as after the first backward pass; a step without any is "
+          "declared by without_gradient()";
+      named = false;
+      break;
+    case StepFailure::scales_differ:
+      what =
+          "optimizers that step together have different loss scales: give them the same "
+          "LossScaleOptions, and let none of them step alone";
+      named = false;
+      break;
+    case StepFailure::learning_rate:
+      what = "what lies at learning_rate_address is not finite, or less than 0";
+      named = false;
+      break;
+    case StepFailure::scale_exhausted:
+      kind = ErrorKind::data;
+      what =
+          "gradients were not finite for as many steps in a row at the minimum loss scale as "
+          "LossScaleOptions::patience allows: training has diverged; go back to earlier weights "
+          "and lower the learning rate or max_norm, or use bf16";
+      named = false;
+      break;
+    case StepFailure::no_weight:
+      kind = ErrorKind::data;
+      what = "all micro-batches of this step have weight 0";
+      break;
+    case StepFailure::not_finite:
+    case StepFailure::none:
+      kind = ErrorKind::data;
+      before = "gradients are not finite";
+      break;
   }
-  if (failure == StepFailure::units_differ) {
-    return {ErrorKind::invalid_argument,
-            "some ranks reduced gradients that others neither reduced nor declared absent with "
-            "without_gradient()" +
-                (values.empty() ? "" : ": " + values),
-            here,
-            SourceLocation::current()};
-  }
-  if (failure == StepFailure::unsaid) {
-    return {ErrorKind::invalid_argument,
-            "in this step no rank has asked for the gradients of " +
-                (values.empty() ? "some tensor" : values) +
-                ", or declared them absent: pass gradients(unit) to reduce(), or call "
-                "without_gradient(unit) for what has none; StepOptions::unsaid can say that such "
-                "gradients are zeros, or that the tensors rest",
-            here,
-            SourceLocation::current()};
-  }
-  if (failure == StepFailure::all_empty) {
-    return {ErrorKind::invalid_argument,
-            "all gradients that were lent are empty, on all ranks: call bind() or bind_gradients() "
-            "once they are allocated, such as after the first backward pass; a step without any is "
-            "declared by without_gradient()",
-            {},
-            SourceLocation::current()};
-  }
-  if (failure == StepFailure::scales_differ) {
-    return {ErrorKind::invalid_argument,
-            "optimizers that step together have different loss scales: give them the same "
-            "LossScaleOptions, and let none of them step alone",
-            {},
-            SourceLocation::current()};
-  }
-  if (failure == StepFailure::learning_rate) {
-    return {ErrorKind::invalid_argument,
-            "what lies at learning_rate_address is not finite, or less than 0",
-            {},
-            SourceLocation::current()};
-  }
-  if (failure == StepFailure::scale_exhausted) {
-    return {ErrorKind::data,
-            "gradients were not finite for as many steps in a row at the minimum loss scale as "
-            "LossScaleOptions::patience allows: training has diverged; go back to earlier weights "
-            "and lower the learning rate or max_norm, or use bf16",
-            {},
-            SourceLocation::current()};
-  }
-  return {ErrorKind::data,
-          failure == StepFailure::no_weight ? "all micro-batches of this step have weight 0"
-                                            : "gradients are not finite" + values,
-          here,
+  return {kind,
+          Message({before, between, what, after}).text(),
+          named ? here : ErrorContext{},
           SourceLocation::current()};
 }
 
