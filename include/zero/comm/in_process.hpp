@@ -57,7 +57,8 @@ class InProcess {
 
   /// Handles of a new group, to be moved to one thread each. Not collective.
   /// @throws Error (invalid_argument) if `ranks` is not in [1, max_ranks] or the deadline not > 0
-  ZERO_APART [[nodiscard]] static std::vector<InProcess> group(int ranks, Options options);
+  ZERO_APART [[nodiscard]] ZERO_COLD static std::vector<InProcess> group(int ranks,
+                                                                         Options options);
 
   /// @overload
   ZERO_APART [[nodiscard]] static std::vector<InProcess> group(int ranks) {
@@ -105,7 +106,7 @@ class InProcess {
   /// call throws Error (communication) with this reason in it. For a thread that catches an
   /// exception it cannot repair; `run_ranks` does it for its ranks.
   /// @return true if the family was in order until now, so that this is the original failure
-  ZERO_APART bool report_failure(std::string_view reason);
+  ZERO_APART ZERO_COLD bool report_failure(std::string_view reason);
 
  private:
   explicit InProcess(detail::Handle<detail::Rendezvous> handle) noexcept
@@ -121,8 +122,7 @@ static_assert(NamingCommunicator<InProcess>);
 ZERO_BODY std::vector<InProcess> InProcess::group(int ranks, Options options) {
   if (ranks < 1 || ranks > max_ranks) {
     fail(ErrorKind::invalid_argument,
-         "an in-process group has 1 to " + std::to_string(max_ranks) + " ranks, not " +
-             std::to_string(ranks));
+         {"an in-process group has 1 to ", max_ranks, " ranks, not ", ranks});
   }
   if (!detail::is_deadline(options.deadline_s)) {
     fail(ErrorKind::invalid_argument, "the deadline of an in-process group is not in (0, 1e9) s");

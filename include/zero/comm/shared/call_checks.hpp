@@ -64,6 +64,13 @@ ZERO_APART void check_arguments(Collective const& op,
                                 int size,
                                 std::string_view group = {});
 
+/// @param problem  what is wrong with the call
+/// @throws Error (invalid_argument) always
+ZERO_APART [[noreturn]] ZERO_COLD void refuse_call(char const* problem,
+                                                   Collective const& op,
+                                                   int rank,
+                                                   std::string_view group);
+
 #if ZERO_BODIES
 
 ZERO_BODY std::string describe(Collective const& op) {
@@ -126,7 +133,13 @@ ZERO_BODY void check_arguments(Collective const& op, int rank, int size, std::st
       problem = "the buffers overlap, but not as the in-place rule says";
     }
   }
-  if (problem == nullptr) return;
+  if (problem != nullptr) refuse_call(problem, op, rank, group);
+}
+
+ZERO_BODY void refuse_call(char const* problem,
+                           Collective const& op,
+                           int rank,
+                           std::string_view group) {
   fail(ErrorKind::invalid_argument,
        {problem, " (", describe(op), ")"},
        {.rank = rank,

@@ -140,7 +140,9 @@ class Meeting {
  protected:
   /// @param world_ranks  of each rank, its number in the whole family, for messages
   /// @param name         of the group, for messages; may be empty
-  Meeting(std::shared_ptr<Family> family, std::vector<int> world_ranks, std::string_view name)
+  ZERO_COLD Meeting(std::shared_ptr<Family> family,
+                    std::vector<int> world_ranks,
+                    std::string_view name)
       : family_(std::move(family)),
         world_ranks_(std::move(world_ranks)),
         name_(name),
@@ -200,12 +202,7 @@ class Meeting {
       slot.op = op;
       slot.first = rank;
     } else if (!is_same_call(slot.op, op)) {
-      record({.cause = Failure::Cause::mismatch,
-              .rank = world_rank(rank),
-              .other = world_rank(slot.first),
-              .calls = sequence,
-              .call = op,
-              .other_call = slot.op});
+      record_mismatch(slot, rank, op);
       throw_if_failed(lock, rank, op);
     }
     return slot;
@@ -283,7 +280,7 @@ class Meeting {
     notify();
   }
 
-  bool record_thrown(int rank, std::string_view reason) {
+  ZERO_COLD bool record_thrown(int rank, std::string_view reason) {
     Failure failure{.cause = Failure::Cause::thrown, .rank = world_rank(rank)};
     failure.reason = reason;
     failure.calls = posted_[index(rank)];
@@ -295,7 +292,9 @@ class Meeting {
   }
 
   void throw_if_failed(Lock& lock, int rank, Collective const& op) {
-    if (!family_->failed()) return;
+    if (family_->failed()) throw_failure(lock, rank, op);
+  }
+  [[noreturn]] ZERO_COLD void throw_failure(Lock& lock, int rank, Collective const& op) {
     static_cast<Group*>(this)->settle(lock, rank);
     std::string message = describe(family_->failure);
     lock.unlock();
@@ -347,6 +346,14 @@ class Meeting {
     char* flag_;
   };
 
+  ZERO_COLD void record_mismatch(Slot const& slot, int rank, Collective const& op) {
+    record({.cause = Failure::Cause::mismatch,
+            .rank = world_rank(rank),
+            .other = world_rank(slot.first),
+            .calls = slot.sequence,
+            .call = op,
+            .other_call = slot.op});
+  }
   /// Some rank has posted the collective that the rank which left did not.
   ZERO_COLD void record_left() {
     record({.cause = Failure::Cause::left,
@@ -373,7 +380,7 @@ class Meeting {
     if (failure.rank >= 0) record(failure);
   }
   /// Keeps the first failure and wakes every rank of the family; true if this was the first.
-  bool record(Failure const& failure) {
+  ZERO_COLD bool record(Failure const& failure) {
     if (family_->failed()) return false;
     family_->failure = failure;
     family_->failure.group = name_;
