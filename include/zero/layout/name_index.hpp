@@ -34,9 +34,10 @@ class NameIndex {
 
 #if ZERO_BODIES
 
-ZERO_BODY NameIndex::NameIndex(std::vector<Tensor> const& tensors) {
-  auto const all = static_cast<std::uint32_t>(tensors.size());
-  numbers_.resize(tensors.size() + tensors.size() / 3 + 1, all);
+ZERO_BODY NameIndex::NameIndex(std::vector<Tensor> const& tensors)
+    : numbers_(tensors.size() + tensors.size() / 3 + 1,
+               static_cast<std::uint32_t>(tensors.size())) {
+  std::uint32_t const all = numbers_.front();
   for (std::uint32_t t = 0; t < all; ++t) {
     std::uint32_t& number = numbers_[place_of(tensors, tensors[t].name)];
     if (number == all) number = t;

@@ -197,7 +197,10 @@ class Partition {
 ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors,
                                PartitionOptions const& options,
                                std::vector<std::uint32_t> const& types)
-    : placement_(tensors, types), options_(options), sizes_(placement_.kinds().size()) {
+    : placement_(tensors, types),
+      options_(options),
+      sizes_(placement_.kinds().size()),
+      unit_groups_(static_cast<std::size_t>(placement_.unit_count())) {
   if (options.world_size < 1) {
     fail(ErrorKind::invalid_argument, {"world size must be at least 1, got ", options.world_size});
   }
@@ -213,7 +216,6 @@ ZERO_BODY Partition::Partition(std::vector<Tensor> const& tensors,
   group_of_cluster_ = detail::group_clusters(placement_, options.merge, bucket_elements_, quantum);
   form_groups(tensors);
   if (options.lent) cut_at_tensors(quantum);
-  unit_groups_.resize(static_cast<std::size_t>(placement_.unit_count()));
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     cut_into_buckets(groups_[g]);
     if (kind_of(groups_[g]).frozen) continue;
@@ -289,14 +291,15 @@ ZERO_BODY void Partition::form_groups(std::vector<Tensor> const& tensors) {
   for (std::size_t c = 0; c < clusters.size(); ++c) {
     Cluster const& cluster = clusters[c];
     if (group_of_cluster_[c] == groups_.size()) {
-      groups_.emplace_back();
-      groups_.back().range = {cluster.begin, 0};
-      groups_.back().tied = cluster.tied;
-      groups_.back().kind = cluster.kind;
+      BucketGroup begun;
+      begun.range = {cluster.begin, 0};
+      begun.tied = cluster.tied;
+      begun.kind = cluster.kind;
+      groups_.push_back(std::move(begun));
     }
     BucketGroup& group = groups_.back();
     group.range = {group.range.first(), cluster.begin + cluster.count - group.range.first()};
-    group.units.insert(group.units.end(), cluster.units.begin(), cluster.units.end());
+    for (int const unit : cluster.units) group.units.push_back(unit);
   }
   // Units are worked on one after the other, whatever kinds they have.
   std::vector<int> units(groups_.size(), placement_.unit_count());
@@ -331,8 +334,9 @@ ZERO_BODY void Partition::cut_at_tensors(std::uint64_t quantum) {
     std::uint64_t begin = whole.range.first();
     bool used = false;
     auto const cut = [&](std::uint64_t to) {
-      pieces.push_back(whole);
-      pieces.back().range = {begin, to - begin};
+      BucketGroup piece = whole;
+      piece.range = {begin, to - begin};
+      pieces.push_back(std::move(piece));
       begin = to;
       used = false;
     };
@@ -378,7 +382,7 @@ ZERO_BODY void Partition::form_gather_groups() {
     }
     unit = gathered.last_unit;
     auto& groups = gathered.groups;
-    std::sort(groups.begin(), groups.end());
+    detail::sort_indices(groups, [](std::size_t a, std::size_t b) { return a < b; });
     groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
     for (std::size_t const g : groups) gathered.padded += groups_[g].padded;
     gather_groups_.push_back(std::move(gathered));

@@ -113,7 +113,7 @@ class Placement {
 
 ZERO_BODY Placement::Placement(std::vector<Tensor> const& tensors,
                                std::vector<std::uint32_t> const& types)
-    : places_(tensors.size()) {
+    : places_(tensors.size()), users_(tensors.size()) {
   number_kinds(tensors, types);
   resolve_ties(tensors);
   lay_out_clusters(tensors);
@@ -150,7 +150,6 @@ ZERO_BODY void Placement::number_kinds(std::vector<Tensor> const& tensors,
 
 ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
   detail::NameIndex const index(tensors);
-  users_.resize(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
     if (tensor.stacked) refuse(tensor, "is stacked: take_apart() comes before");

@@ -62,8 +62,9 @@ ZERO_BODY TensorTypes tensor_types(std::vector<Tensor> const& tensors,
     if (number == types.size()) {
       types.push_back({.parameter = dtype, .wire = dtype, .accumulate = dtype});
     }
-    if (number != 0 && result.numbers.empty()) result.numbers.resize(tensors.size(), 0);
-    if (number != 0) result.numbers[t] = static_cast<std::uint32_t>(number);
+    if (number == 0) continue;
+    if (result.numbers.empty()) result.numbers = std::vector<std::uint32_t>(tensors.size(), 0);
+    result.numbers[t] = static_cast<std::uint32_t>(number);
   }
   return result;
 }

@@ -128,21 +128,21 @@ ZERO_BODY Model::Model(std::vector<Tensor> as_described, Slices taken_apart, Par
       by_name(described),
       tensors(std::move(taken_apart.tensors)),
       slices(std::move(taken_apart.of)),
-      partition(std::move(shared_out)) {
+      partition(std::move(shared_out)),
+      unit_tensors(static_cast<std::size_t>(partition.placement().unit_count())),
+      tied(tensors.size(), 0),
+      next_tied(tensors.size()) {
   int const count = partition.placement().unit_count();
-  unit_tensors.resize(static_cast<std::size_t>(count));
   for (int unit = 0; unit < count; ++unit) {
     units.push_back(unit);
     units_backward.push_back(count - 1 - unit);
   }
-  tied.resize(tensors.size(), 0);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     unit_tensors[static_cast<std::size_t>(tensors[t].unit)].push_back(t);
     std::size_t const storage = partition.place(t).storage;
     if (storage != t) tied[t] = tied[storage] = 1;
   }
   std::vector<std::size_t> behind(tensors.size(), tensors.size());
-  next_tied.resize(tensors.size());
   for (std::size_t t = tensors.size(); t-- > 0;) {
     next_tied[t] = std::exchange(behind[partition.place(t).storage], t);
   }

@@ -213,10 +213,11 @@ ZERO_BODY GradientStore::GradientStore(Model const& model,
             &StorageTypes::wire,
             form.gradients == Form::Gradients::lent,
             form.reduced == Form::Reduced::lent),
+      kinds_(types.size()),
       slot_of_(model.partition.groups().size(), no_slot) {
   for (std::size_t k = 0; k < types.size(); ++k) {
     KindElements const& kind = elements.kinds[k];
-    KindGradients& own = kinds_.emplace_back();
+    KindGradients& own = kinds_[k];
     own.full = arena.take(Role::gradients, kind.full_gradients, types[k].wire);
     own.full_bytes = own.full.bytes(kind.full_gradients);
     own.shard = arena.take(Role::gradients, kind.shard_gradients, types[k].wire);
@@ -225,7 +226,7 @@ ZERO_BODY GradientStore::GradientStore(Model const& model,
     own.pool = arena.take(Role::gradient_pool, slots, types[k].wire);
     own.tied = arena.take(Role::gradient_pool, kind.tied_gradients, types[k].wire);
     own.slot_elements = kind.gradient_slot;
-    own.taken.resize(static_cast<std::size_t>(kind.gradient_slots), 0);
+    own.taken = std::vector<std::uint8_t>(static_cast<std::size_t>(kind.gradient_slots), 0);
   }
   std::vector<std::uint64_t> offset(types.size(), 0);
   for (BucketGroup const& group : model.partition.groups()) {
@@ -316,9 +317,9 @@ ZERO_BODY Array ParameterStore::segment(BucketSpan const& bucket, Segment const&
 
 ZERO_BODY StateStore::StateStore(
     int rank, bool shares, KindTypes const& types, StorageElements const& elements, Arena& arena)
-    : rank_(rank), shares_(shares) {
+    : rank_(rank), shares_(shares), arrays_(types.size()) {
   for (std::size_t k = 0; k < types.size(); ++k) {
-    std::vector<Array>& arrays = arrays_.emplace_back();
+    std::vector<Array>& arrays = arrays_[k];
     for (ArrayForm const& form : types[k].arrays) {
       Role const role = arrays.empty() ? Role::master : Role::state;
       bool const held = form.coding != Coding::parameter;

@@ -183,7 +183,7 @@ ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tens
   auto const all = ranks.gather(words);
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < all.size(); i += words.size()) {
-    shown.emplace_back(reinterpret_cast<char const*>(&all[i]));
+    shown.push_back(std::string(reinterpret_cast<char const*>(&all[i])));
   }
   if (std::count(shown.begin(), shown.end(), shown[0]) != ranks.size()) {
     return values_of_ranks({"tensor ", t}, shown);

@@ -199,28 +199,27 @@ ZERO_BODY std::string unsaid_values(Parts const& parts, StepFailure failure) {
 ZERO_BODY std::string not_finite(Parts& parts, RankWords const& ranks) {
   FoundElement const own = first_not_finite(parts);
   auto const words = ranks.gather(std::array{own.tensor, own.element, own.model_part});
-  std::vector<FoundElement> all;
-  for (std::size_t i = 0; i < words.size(); i += 3) {
-    all.push_back({words[i], words[i + 1], words[i + 2]});
-  }
+  std::vector<FoundElement> all(words.size() / 3);
   auto const place = [](FoundElement const& one) {
     // The largest of all, where nothing was found.
     return std::pair(static_cast<std::uint64_t>(one.tensor), one.element);
   };
-  auto const first = std::min_element(
-      all.begin(), all.end(), [&](auto const& a, auto const& b) { return place(a) < place(b); });
-  if (first->tensor < 0) return {};
-  auto const owner = static_cast<int>(first - all.begin());
-  auto const name = [&](std::int64_t t) -> std::string_view {
-    return parts.tensors[static_cast<std::size_t>(t)].name;
-  };
+  std::size_t owner = 0;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::int64_t const* const said = &words[3 * rank];
+    all[rank] = {said[0], said[1], said[2]};
+    if (place(all[rank]) < place(all[owner])) owner = rank;
+  }
+  FoundElement const& first = all[owner];
+  if (first.tensor < 0) return {};
   // Ranks with other parts of the model had nothing to do with it.
-  bool const other = ranks.rank() != owner && own.model_part == first->model_part;
-  auto const mine = static_cast<std::int64_t>(other ? brought(parts, *first) : Brought::unknown);
+  bool const other =
+      static_cast<std::size_t>(ranks.rank()) != owner && own.model_part == first.model_part;
+  auto const mine = static_cast<std::int64_t>(other ? brought(parts, first) : Brought::unknown);
   std::string text = Message({": first element ",
-                              first->element,
+                              first.element,
                               " of '",
-                              name(first->tensor),
+                              parts.tensors[static_cast<std::size_t>(first.tensor)].name,
                               "', which rank ",
                               owner,
                               " owns"})
@@ -229,24 +228,25 @@ ZERO_BODY std::string not_finite(Parts& parts, RankWords const& ranks) {
   int finite = 0;
   int others = -1;
   auto const answers = ranks.gather({&mine, 1});
-  std::vector<std::int64_t> more;
+  std::vector<std::size_t> more;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     auto const answer = static_cast<Brought>(answers[rank]);
     if (answer == Brought::not_finite) from += Message({" ", rank}).text();
     finite += answer == Brought::finite;
-    others += all[rank].model_part == first->model_part;
-    std::int64_t const t = all[rank].tensor;
-    bool const is_known = std::find(more.begin(), more.end(), t) != more.end();
-    if (t > first->tensor && !is_known) more.push_back(t);
+    others += all[rank].model_part == first.model_part;
+    if (all[rank].tensor > first.tensor) {
+      more.push_back(static_cast<std::size_t>(all[rank].tensor));
+    }
   }
   if (!from.empty()) {
     text += "; it came from the gradients of rank" + from;
   } else if (finite > 0 && finite == others) {
     text += "; the gradients of all other ranks are finite there";
   }
-  std::sort(more.begin(), more.end());
-  for (std::int64_t const t : more) {
-    text += Message({t == more.front() ? "; also in '" : ", '", name(t), "'"}).text();
+  sort_indices(more, [](std::size_t a, std::size_t b) { return a < b; });
+  more.erase(std::unique(more.begin(), more.end()), more.end());
+  for (std::size_t const t : more) {
+    text += Message({t == more.front() ? "; also in '" : ", '", parts.tensors[t].name, "'"}).text();
   }
   return text;
 }
