@@ -8,7 +8,6 @@
 #include "zero/layout/name_index.hpp"
 #include "zero/layout/tensor.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,8 +45,8 @@ ZERO_APART [[nodiscard]] ZERO_COLD Slices take_apart(std::vector<Tensor> const& 
 
 ZERO_BODY Slices take_apart(std::vector<Tensor> const& described) {
   Slices slices;
-  bool const any = std::any_of(
-      described.begin(), described.end(), [](Tensor const& tensor) { return tensor.stacked; });
+  bool any = false;
+  for (Tensor const& tensor : described) any = any || tensor.stacked;
   std::optional<detail::NameIndex> index;
   if (any) index.emplace(described);
   for (std::size_t d = 0; d < described.size(); ++d) {

@@ -78,8 +78,9 @@ struct StorageTypes {
   }
   /// Does a step round any of the arrays stochastically?
   [[nodiscard]] constexpr bool random() const noexcept {
-    return std::any_of(
-        arrays.begin(), arrays.end(), [](ArrayForm const& each) { return each.random; });
+    bool any = false;
+    for (ArrayForm const& each : arrays) any = any || each.random;
+    return any;
   }
   /// What the update works on.
   [[nodiscard]] constexpr DType master() const noexcept {

@@ -7,7 +7,6 @@
 #include "zero/base/dtype.hpp"
 #include "zero/base/error.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -75,7 +74,9 @@ namespace zero::inline ZERO_NAMESPACE {
           ", as has a size that was less than 0"});
   }
   // Decided first, or the order of the extents would decide whether an empty tensor overflows.
-  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end()) return 0;
+  for (std::size_t const extent : tensor.shape) {
+    if (extent == 0) return 0;
+  }
   std::uint64_t count = 1;
   for (std::size_t const extent : tensor.shape) count = checked_mul(count, extent);
   return count;

@@ -17,7 +17,6 @@
 #include "zero/optimizer/tables/space_calls.hpp"
 #include "zero/precision/loss_scale.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -42,8 +41,9 @@ struct PolicyFacts {
 
   /// Does a step round anything stochastically?
   [[nodiscard]] constexpr bool random() const noexcept {
-    return std::any_of(
-        types.begin(), types.end(), [](StorageTypes const& each) { return each.random(); });
+    bool any = false;
+    for (StorageTypes const& each : types) any = any || each.random();
+    return any;
   }
   [[nodiscard]] constexpr StorageChoice choice(int prefetch,
                                                std::uint64_t communicator_bytes) const noexcept {
