@@ -14,6 +14,8 @@ using zero::InProcess;
 using Away = zero::Mixed<bf16, zero::HalfAway>;
 using Rest = zero::Mixed<bf16, zero::Rest16>;
 using Even = zero::Mixed<bf16>;
+using Short = zero::Mixed<bf16, zero::Rest8>;
+using None = zero::Bf16<zero::StochasticRounding>;
 template <class Stage, class Precision>
 using Optimizer = zero::ShardedOptimizer<InProcess, Stage, Precision>;
 
@@ -53,7 +55,10 @@ void collect(O& optimizer, Arrays& all, std::mutex& mutex) {
         auto const add = [&](std::string const& array, auto const& values) {
           auto& to = all[tensor.name + ":" + array];
           to.resize(zero::element_count(tensor));
-          std::copy(values.begin(), values.end(), to.begin() + static_cast<std::ptrdiff_t>(first));
+          std::transform(values.begin(),
+                         values.end(),
+                         to.begin() + static_cast<std::ptrdiff_t>(first),
+                         [](auto each) { return static_cast<float>(each); });
         };
         add("master", masters);
         for (std::size_t k = 0; k < states.size(); ++k) add(std::to_string(k), states[k]);
@@ -186,6 +191,100 @@ TEST_CASE("more masters than a piece of a file has, and from fp32 parameters") {
     });
     CHECK(wrong == 0);
   });
+}
+
+namespace {
+
+/// Rounded as what is loaded is: to nearest, to 24 bits or to bf16.
+template <class Precision>
+float narrowed(float x) {
+  if constexpr (std::is_same_v<Precision, None>) return static_cast<float>(bf16(x));
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x80u) & ~0xffu);
+}
+
+/// What two runs have that go on from one checkpoint to step 6, one of them without a stop.
+template <class Stage, class Precision>
+void resume(int ranks, zero::Bucket bucket, std::string const& directory, Arrays const& wanted) {
+  CAPTURE(ranks);
+  Arrays arrays;
+  std::mutex mutex;
+  zero::run_ranks(ranks, [&](InProcess& comm) {
+    Optimizer<Stage, Precision> optimizer{comm, toy::model(), bucket, zero::Seed{8}};
+    auto const report = Checkpoints{directory}.resume(optimizer);
+    bool const listed = report && report->differing.size() == 1;
+    std::string const said = listed ? report->differing[0] : "";
+    for (long step = 3; step < 6; ++step) train(optimizer, step);
+    collect(optimizer, arrays, mutex);
+    // As the next checkpoint has it.
+    Checkpoints{directory + "/more"}.save(optimizer);
+    std::lock_guard const lock(mutex);
+    check_says(said, "seed: 7 saved, 8 here; the run goes on with the saved one");
+  });
+  CHECK(arrays == wanted);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("what rounds stochastically goes on with the checkpoint's seed, and its bits",
+                   Precision,
+                   Short,
+                   None) {
+  TemporaryDirectory const directory;
+  Arrays wanted;
+  std::mutex mutex;
+  zero::run_ranks(3, [&](InProcess& comm) {
+    Optimizer<PosGP, Precision> whole{comm, toy::model(), zero::Bucket{1}, zero::Seed{7}};
+    toy::load(whole);
+    for (long step = 0; step < 6; ++step) {
+      train(whole, step);
+      if (step == 2) Checkpoints{directory.path()}.save(whole);
+    }
+    collect(whole, wanted, mutex);
+  });
+  resume<Replicated, Precision>(1, zero::Bucket{4096}, directory.path(), wanted);
+  resume<PosG, Precision>(2, zero::Bucket{1}, directory.path(), wanted);
+  resume<PosGP, Precision>(5, zero::Bucket{zero::MiB}, directory.path(), wanted);
+  // One that is resumed has the seed that it goes on with.
+  run<Pos, Precision>(1, zero::Bucket{1}, [&](auto& optimizer, int) {
+    auto const report = Checkpoints{directory.path() + "/more"}.resume(optimizer);
+    REQUIRE(report.has_value());
+    REQUIRE(report->differing.size() == 1);
+    check_says(report->differing[0], "seed: 7 saved, 0 here");
+    auto const parameters =
+        Checkpoints{directory.path()}.resume(optimizer, {.parameters_only = true});
+    REQUIRE(parameters.has_value());
+    CHECK(parameters->differing.empty());
+  });
+}
+
+TEST_CASE_TEMPLATE("masters of fewer bits are loaded to nearest, and saved as they are",
+                   Precision,
+                   Short,
+                   None) {
+  TemporaryDirectory const directory;
+  Saved const even = save<PosG, Even>(2, directory.path());
+  Arrays arrays;
+  std::mutex mutex;
+  run<PosGP, Precision>(3, zero::Bucket{4096}, [&](auto& optimizer, int) {
+    static_cast<void>(Checkpoints{directory.path()}.resume(optimizer));
+    collect(optimizer, arrays, mutex);
+    optimizer.check_parameters();
+  });
+  std::size_t wrong = 0;
+  for (auto const& [name, values] : even.arrays) {
+    bool const master = name.find(":master") != std::string::npos;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      float const here = arrays[name][i];
+      bool const narrow = master || std::is_same_v<Precision, None>;
+      wrong += here != (narrow ? narrowed<Precision>(values[i]) : values[i]) ? 1u : 0u;
+    }
+  }
+  CHECK(wrong == 0);
+  TemporaryDirectory const other;
+  Saved const narrow = save<PosG, Precision>(2, other.path());
+  load<Pos, Even>(narrow, 3, other.path(), false);
+  load<PosGP, Precision>(narrow, 3, other.path(), true);
+  if constexpr (std::is_same_v<Precision, Short>) load<Pos, Rest>(narrow, 1, other.path(), true);
 }
 
 }  // namespace remainder_checkpoint_test

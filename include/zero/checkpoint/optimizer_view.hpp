@@ -136,6 +136,7 @@ ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
       json["own_rules"][name] = fields_of(own);
     });
   }
+  if (parts.randomness.used()) json["seed"] = parts.randomness.seed(parts.space()).value;
   if (policies.loss_scaled) {
     StepControl control;
     parts.space().download(&control, parts.control, sizeof(control));

@@ -68,8 +68,10 @@ struct LoadReport {
   /// as they are. No step begins until other calls have given them values, before or after the
   /// load.
   std::vector<std::string> left_out{};
-  std::vector<std::string> differing{};  ///< options that differ: those here hold
-  std::vector<TakenTensor> taken{};      ///< of each tensor here, in registration order
+  /// Options that differ: those here hold. A `Seed` that differs is listed as well, but the run
+  /// goes on with the saved one.
+  std::vector<std::string> differing{};
+  std::vector<TakenTensor> taken{};  ///< of each tensor here, in registration order
   /// Newer checkpoints that `resume` has passed over, and why, the newest first.
   std::vector<std::string> skipped{};
 };
@@ -277,6 +279,7 @@ class Restore {
     }
     engine_->follow(plan_.values);
     if (all) engine_->restore(counters_);
+    if (all && seed_) parts_->randomness.set(parts_->space(), *seed_);
     engine_->end_load(replaced_, all);
     engine_->values_are_set(replaced_, false);
     report_.path = std::move(catalog_.path);
@@ -346,6 +349,12 @@ class Restore {
       counters_.loss_scale = first.loss_scale;
       counters_.loss_scale_streak = first.loss_scale_streak;
     }
+    if (!parts_->randomness.used() || !first.policies.contains("seed")) return;
+    nlohmann::json const& seed = first.policies["seed"];
+    if (!seed.is_number_unsigned()) {
+      refuse_file(catalog_.path, {"has a seed that is no integer in [0, 2^64): ", seed.dump()});
+    }
+    seed_ = Seed{seed.get<std::uint64_t>()};
   }
   /// Options that differ from the saved ones, in words.
   [[nodiscard]] std::vector<std::string> differences(LoadPlanner const& planner,
@@ -361,6 +370,10 @@ class Restore {
     for (auto const& group : groups.items()) own["own_rules"].emplace(group.key(), nullptr);
     for (char const* const slot : {"rule", "own_rules", "precision", "loss_scale"}) {
       if (own.contains(slot)) compare_values(slot, saved_of(slot), own[slot], differing);
+    }
+    if (seed_ && saved_of("seed") != own["seed"]) {
+      compare_values("seed", saved_of("seed"), own["seed"], differing);
+      differing.back() += "; the run goes on with the saved one";
     }
     for (std::size_t t = 0; t < here.size(); ++t) {
       SavedTensor const* const about = planner.about(t);
@@ -395,6 +408,7 @@ class Restore {
   std::vector<bool> replaced_{};  ///< likewise: all do
   LoadReport report_{};
   Counters counters_{};
+  std::optional<Seed> seed_{};  ///< of the checkpoint, where it is gone on from
 };
 
 /// The same for all optimizers that are loaded together.

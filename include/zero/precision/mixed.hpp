@@ -121,6 +121,11 @@ struct Mixed {
       std::same_as<Half, bf16> || std::same_as<MasterForm, Fp32Masters>,
       "zero: masters of fp16 parameters are fp32, as in zero::Mixed<zero::fp16>: only bf16 "
       "is the upper half of an fp32, so that 16 bits hold what it lacks");
+  static_assert(std::same_as<MasterForm, Fp32Masters> || std::same_as<MasterForm, HalfAway> ||
+                    std::same_as<MasterForm, Rest16> || std::same_as<MasterForm, Rest8>,
+                "zero: masters beside bf16 are zero::Fp32Masters, zero::HalfAway, zero::Rest16 or "
+                "zero::Rest8; zero::StochasticRounding has none, as in "
+                "zero::Bf16<zero::StochasticRounding>");
   /// The 16-bit type, and how masters are held, in fingerprints and reports.
   static constexpr std::string_view name = detail::mixed_name<Half, MasterForm>();
   using Parameter = Half;      ///< what forward and backward read
