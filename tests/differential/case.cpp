@@ -25,7 +25,7 @@ enum Question : std::uint64_t {
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
 constexpr char const* number_names[] = {"fp32", "bf16", "fp16", "bf16_wide"};
 constexpr char const* rule_names[] = {
-    "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop"};
+    "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop", "lamb"};
 constexpr char const* accumulation_names[] = {"none", "full", "shard"};
 constexpr char const* feature_names[] = {"micro-steps",
                                          "faults",

@@ -10,7 +10,7 @@ namespace differential {
 
 enum class Stage { replicated, pos, pos_g, pos_gp };
 enum class Number { fp32, bf16, fp16, bf16_wide };  // wide: with gradients in fp32
-enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion, rms_prop };
+enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion, rms_prop, lamb };
 enum class Accumulation { none, full, shard };
 
 /// The policies that are types.

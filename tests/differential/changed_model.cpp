@@ -586,7 +586,7 @@ class Judge {
     return values;
   }
   [[nodiscard]] std::size_t states_here() const {
-    constexpr std::size_t counts[] = {0, 1, 1, 2, 2, 1, 3};
+    constexpr std::size_t counts[] = {0, 1, 1, 2, 2, 1, 3, 2};
     return counts[static_cast<std::size_t>(test_.after.policies.rule)];
   }
 

@@ -193,11 +193,17 @@ class Rank {
     std::uint64_t const gathered = plan.traffic.gather + plan.traffic.frozen;
     require(counts.bucket_of(zero::Op::all_gather).elements == published + gathered,
             "gathers are not as planned");
-    require(counts.bucket_total().bytes == plan.sent.total() - unpublished,
+    require(counts.bucket_total().bytes == plan.sent.total() - plan.sent.norms - unpublished,
             "bytes are not as planned");
+    // Of so few tensors at once.
+    bool const measures = test_.policies.rule == Rule::lamb && expected.updates;
+    require(plan.traffic.norms == 0 || !measures ||
+                counts.control_of(zero::Op::all_reduce).elements >= plan.traffic.norms,
+            "norms are not as planned");
     // Values, what a step agrees on, options after a norm, the element to blame and who brought it.
     std::uint64_t const exchanges = (compares_ && test_.ranks > 1 ? 1u : 0u) + 1u +
-                                    (plan_.asks_norm ? 1u : 0u) + (expected.blames ? 2u : 0u);
+                                    (plan_.asks_norm ? 1u : 0u) + (expected.blames ? 2u : 0u) +
+                                    (measures ? 1u : 0u);
     require(counts.control_total().calls == exchanges, "another number of exchanges");
   }
   void check_memory(zero::MemoryBytes const& held,

@@ -109,19 +109,20 @@ class Updater {
       rate_ = static_cast<float>(static_cast<double>(rate_) / slowdown);
     }
     double const root = std::sqrt(1. - power(hyper.beta2, step));
-    double const corrected = static_cast<double>(rate_) * root / (1. - power(hyper.beta1, step));
+    double const rate_then = rule == Rule::lamb ? 1. : static_cast<double>(rate_);
+    double const corrected = rate_then * root / (1. - power(hyper.beta1, step));
     step_size_ = static_cast<float>(corrected);
     floor_ = static_cast<float>(static_cast<double>(hyper.eps) * root);
   }
 
   static std::size_t states(Rule rule) {
-    constexpr std::size_t counts[] = {0, 1, 1, 2, 2, 1, 3};
+    constexpr std::size_t counts[] = {0, 1, 1, 2, 2, 1, 3, 2};
     return counts[static_cast<std::size_t>(rule)];
   }
 
   /// @param s  the state arrays' elements
   void operator()(float& p, float g, float* s) const {
-    bool const decays_gradient = rule_ != Rule::adamw && rule_ != Rule::lion;
+    bool const decays_gradient = rule_ != Rule::adamw && rule_ != Rule::lion && rule_ != Rule::lamb;
     if (decays_gradient) g = mul_add(decay_, p, g);
     switch (rule_) {
       case Rule::plain_sgd: p = mul_add(-rate_, g, p); break;
@@ -139,6 +140,7 @@ class Updater {
         s[1] = mul_add(beta2_, s[1], (rest2_ * g) * g);
         p = mul_add(-step_size_, s[0] / (std::sqrt(s[1]) + floor_), p);
         break;
+      case Rule::lamb: p = mul_add(-rate_, direction(p, g, s), p); break;
       case Rule::lion: {
         float const direction = mul_add(beta1_, s[0], rest1_ * g);
         float const sign = direction > 0.f ? 1.f : direction < 0.f ? -1.f : direction;
@@ -156,6 +158,20 @@ class Updater {
         p = mul_add(-rate_, s[1], p);
         break;
     }
+  }
+
+  /// LAMB's, with moments that it moves.
+  float direction(float p, float g, float* s) const {
+    s[0] = mul_add(beta1_, s[0], rest1_ * g);
+    s[1] = mul_add(beta2_, s[1], (rest2_ * g) * g);
+    return mul_add(decay_, p, step_size_ * s[0] / (std::sqrt(s[1]) + floor_));
+  }
+  /// Multiplies the rate by the ratio of two norms.
+  void adapt(double parameters, double directions) {
+    if (parameters == 0. || directions == 0.) return;
+    double const rate = static_cast<double>(rate_) * (parameters / directions);
+    double const most = std::numeric_limits<float>::max();
+    rate_ = static_cast<float>(rate > most ? most : rate);
   }
 
  private:
@@ -486,11 +502,12 @@ class Reference {
       if (!owns_gradients(t)) continue;
       report.updated += sums[t].empty() ? 0 : 1;
       auto const single = own(t);
-      Updater const updater(test_.policies.rule,
-                            single.value_or(hyper_),
-                            steps_ - missed,
-                            single ? single->lr : plan.learning_rate.value_or(hyper_.lr),
-                            test_.tensors[t]);
+      Updater updater(test_.policies.rule,
+                      single.value_or(hyper_),
+                      steps_ - missed,
+                      single ? single->lr : plan.learning_rate.value_or(hyper_.lr),
+                      test_.tensors[t]);
+      if (test_.policies.rule == Rule::lamb) measure(t, sums[t], factor, updater);
       for (std::size_t i = 0; i < sums[t].size(); ++i) {
         float states[3] = {};
         for (std::size_t k = 0; k < model_.states.size(); ++k) states[k] = model_.states[k][t][i];
@@ -500,6 +517,35 @@ class Reference {
         model_.parameters[t][i] = rounded(test_.number(t), model_.masters[t][i]);
       }
     }
+  }
+
+  /// Norms of a whole tensor, in blocks of 32 elements.
+  void measure(std::size_t t, std::vector<float> const& sums, float factor, Updater& updater) {
+    std::vector<float> numbers[2];
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      float states[] = {model_.states[0][t][i], model_.states[1][t][i]};
+      float const p = model_.masters[t][i];
+      numbers[0].push_back(p);
+      numbers[1].push_back(updater.direction(p, sums[i] * factor, states));
+    }
+    double norms[2];
+    for (int k = 0; k < 2; ++k) {
+      Sum total;
+      bool finite = true;
+      for (std::size_t first = 0; first < sums.size(); first += 32) {
+        double lanes[8] = {};
+        for (std::size_t i = first; i < std::min(first + 32, sums.size()); ++i) {
+          double const number = static_cast<double>(numbers[k][i]);
+          lanes[i % 8] += number * number;
+        }
+        double const sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+                           ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+        finite = finite && std::isfinite(sum);
+        if (finite) total.add(sum);
+      }
+      norms[k] = finite ? std::sqrt(total.value()) : std::numeric_limits<double>::quiet_NaN();
+    }
+    updater.adapt(norms[0], norms[1]);
   }
 
   Case const& test_;

@@ -50,7 +50,8 @@ struct Types {
                       zero::Adam,
                       zero::AdamW,
                       zero::Lion,
-                      zero::RmsProp<true, true>>;
+                      zero::RmsProp<true, true>,
+                      zero::Lamb>;
   using Accumulation =
       Choice<P.accumulation, zero::AccumulateNone, zero::AccumulateFull, zero::AccumulateShard>;
   using Memory = Choice<P.borrowed + P.in_place,
