@@ -136,8 +136,8 @@ void update(R const& rule,
 }
 
 /// The same where some take random bits: those of the array, of the tensor's update and of the
-/// element in the tensor, wherever it is updated.
-/// @param count  updates of the tensor, this one included
+/// element in the tensor, wherever it is updated. `count` has the updates of the tensor, this one
+/// included.
 template <Isa I = native, Rule R, class M, class P, class G, class S, std::size_t K>
 void update(R const& rule,
             BasicStepScalars<RealOf<M, G, S>> const& scalars,

@@ -40,8 +40,7 @@ struct TrafficElements {
   return MiB / sizeof(std::int64_t) / words;
 }
 
-/// Words that a rank sends of so many tensors' norms, which all ranks add up.
-/// @param words  of each tensor
+/// Words that a rank sends of so many tensors' norms, of `words` each, which all ranks add up.
 [[nodiscard]] constexpr std::uint64_t norms_sent(std::uint64_t tensors,
                                                  std::uint64_t words,
                                                  int world_size) {
