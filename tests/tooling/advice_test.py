@@ -33,8 +33,9 @@ ARGUMENTS = {
 LENT = ("once they are allocated", "memory is used before bind()", "not lent in this step",
         "gradients are written to all of them", "adopt_parameters() or load_parameters(): the master")
 WHOLE = ("broadcast_parameters() gives all of them",)
-# Calls of something else: of a communicator, of the library's own modules, of Python's torch and LibTorch.
-OTHERS = {"capture", "std::move", "comm.capture", "take_apart", "core", "has_value", "node.has_value", "close"}
+# Calls of something else: of a communicator, of a rule, of the library's own modules, of Python's torch and LibTorch.
+OTHERS = {"capture", "std::move", "comm.capture", "take_apart", "core", "has_value", "node.has_value", "close",
+          "measure", "adjust"}
 TORCH = {"clone", "contiguous", "forward", "set_data", "sparse", "to", "torch::load"}
 
 PROGRAM = """
@@ -42,7 +43,7 @@ PROGRAM = """
 using namespace zero;
 template <class Stage, class Memory>
 using Optimizer = ShardedOptimizer<Self, Stage, Memory>;
-inline constexpr auto values = [](Tensor const&, std::size_t, std::span<float>) {};
+inline constexpr auto values = [](Tensor const&, std::size_t, auto) {};
 inline constexpr auto fill = [](auto const&...) {};
 #define ZERO_ASK(optimizers, text, ...)                                                         \\
   template <class O>                                                                            \\
