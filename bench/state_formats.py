@@ -43,14 +43,17 @@ def train(options, pair, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="What comes after -- are options of train_gpt.")
     parser.add_argument("train_gpt", help="the program")
-    parser.add_argument("more", nargs="*", help="options of it, after --")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--last", type=int, default=100, help="steps whose losses count")
     parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
+    words = sys.argv[1:]
+    own = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:own])
+    options.more = words[own + 1:]
     seeds = range(1, options.seeds + 1)
     print(f"{options.steps} steps, mean loss of the last {min(options.last, options.steps)}, seeds 1 to {options.seeds}")
     print(f"{'precision':12} {'rule':10} {'bytes/parameter':>15} {'loss':>8} {'over fp32 states and masters':>30}")

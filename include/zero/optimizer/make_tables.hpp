@@ -465,6 +465,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .add_hash = F::add_hash,
                     .find_unrounded = nullptr,
                     .in_double = std::same_as<Real, double>,
+                    .random = random,
                     .scalar_bytes = sizeof(BasicStepScalars<Real>),
                     .rates_at_once = K::capacity,
                     .decide = K::decide,

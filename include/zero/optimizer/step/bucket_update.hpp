@@ -128,9 +128,9 @@ ZERO_BODY void BucketUpdate::decide(Decide const& decide) {
 
 ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
   Run run;
-  StorageTypes const& types = kernels_.of(bucket.kind()).types();
-  bool const has_master = types.has_master();
-  bool const random = types.random();
+  Kernels const kernels = kernels_.of(bucket.kind());
+  bool const has_master = kernels.types().has_master();
+  bool const random = kernels.random();
   model_->partition.for_each_segment(states_->updated(bucket), [&](Segment const& piece) {
     Array const parameter = parameters_->segment(bucket, piece);
     Array const master = has_master ? states_->at(bucket, 0).from(piece.in_range) : parameter;

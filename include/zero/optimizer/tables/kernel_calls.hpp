@@ -111,6 +111,7 @@ struct KernelCalls {
                          std::uint64_t place);
 
   bool in_double;             ///< rules compute in double, else in float
+  bool random;                ///< updates take random bits
   std::size_t scalar_bytes;   ///< of the scalars of one rule
   std::size_t rates_at_once;  ///< rules that `decide` takes at most
   /// Decides the step, and unless it is skipped computes the scalars of some rules.
@@ -203,6 +204,7 @@ class Kernels {
               UpdateBuffers const& arrays) const {
     calls_->update(space_, rule, terms, scalars, arrays);
   }
+  [[nodiscard]] bool random() const noexcept { return calls_->random; }
   [[nodiscard]] bool measures() const noexcept { return calls_->measure != nullptr; }
   void measure(void const* rule,
                StepTerms const* terms,
