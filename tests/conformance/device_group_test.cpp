@@ -19,7 +19,7 @@ std::vector<Group> group(int ranks, fake::Transfers transfers, int devices) {
 /// Ranks that take turns on so many devices.
 template <fake::Transfers Transfers, int Devices>
 struct StagedWorld {
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   static constexpr int ranks[] = {1, 2, 5};
 #else
   static constexpr int ranks[] = {1, 2, 3, 4, 5, 8};

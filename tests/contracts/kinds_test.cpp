@@ -4,6 +4,7 @@
 #include "contracts/recording.hpp"
 #include "support/kinds_model.hpp"
 #include "support/refusal.hpp"
+#include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/zero.hpp"
@@ -22,14 +23,7 @@ using zero::stage::PosGP;
 using zero::stage::Replicated;
 using Bf16 = zero::Mixed<zero::bf16>;
 
-// What is watched needs twenty times as long, and more ranks and steps run the same code again.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::array worlds{3};
-constexpr int steps = 2;
-#else
-constexpr std::array worlds{1, 2, 3, 5, 8};
-constexpr int steps = 6;
-#endif
+constexpr int steps = toy::sanitized ? 2 : 6;
 
 /// Its tensors of one type, as a trainer of one precision describes them.
 std::vector<Tensor> of_type(DType type) {
@@ -107,12 +101,13 @@ void train(
 template <class Stage, class... Accumulation>
 void train_all() {
   INFO("stage " << Stage::name);
-  for (int const ranks : worlds) {
+  for (int const ranks : toy::worlds) {
     for (std::size_t const bucket : {std::size_t{1}, std::size_t{12'345}, zero::MiB}) {
+      if (toy::sanitized && bucket != 12'345) continue;
       CAPTURE(ranks);
       CAPTURE(bucket);
       contracts::on_ranks(ranks, [&](InProcess& comm, auto const& expect) {
-        train<Stage, Accumulation...>(comm, comm, zero::Bucket{bucket}, bucket == 1, expect);
+        train<Stage, Accumulation...>(comm, comm, zero::Bucket{bucket}, bucket < zero::MiB, expect);
       });
     }
   }
@@ -142,6 +137,7 @@ TEST_CASE_TEMPLATE("the same where the communicator adds no squares; what is sen
                    PosGP) {
   INFO("stage " << Stage::name);
   for (int const ranks : {1, 2, 3}) {
+    if (toy::sanitized && ranks != 3) continue;
     contracts::on_ranks(ranks, [&](InProcess& inner, auto const& expect) {
       contracts::Watched watched{inner};
       train<Stage>(watched.comm, inner, zero::Bucket{5000}, false, expect);

@@ -4,6 +4,7 @@
 #include "contracts/recording.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/optimizer/any_optimizer.hpp"
@@ -28,11 +29,7 @@ using Fp16 = zero::Mixed<zero::fp16>;
 using Rest = zero::Mixed<zero::bf16, zero::Rest16>;
 using ShortRest = zero::Mixed<zero::bf16, zero::Rest8>;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::array worlds{3};
-#else
-constexpr std::array worlds{1, 2, 3, 5, 8};
-#endif
+using toy::worlds;
 constexpr int batches = 8;  ///< of a step, whoever computes them
 
 /// Layers in one description, tied, frozen, tiny and empty tensors, one that begins at zero with

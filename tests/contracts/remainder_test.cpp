@@ -4,6 +4,7 @@
 #include "support/kinds_model.hpp"
 #include "support/lent_memory.hpp"
 #include "support/refusal.hpp"
+#include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/zero.hpp"
@@ -24,13 +25,8 @@ using Away = zero::Mixed<bf16, zero::HalfAway>;
 using Rest = zero::Mixed<bf16, zero::Rest16>;
 
 // What is watched needs twenty times as long, and more ranks and steps run the same code again.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::array worlds{3};
-constexpr long steps = 2;
-#else
-constexpr std::array worlds{1, 2, 3, 5, 8};
-constexpr long steps = 6;
-#endif
+using toy::worlds;
+constexpr long steps = toy::sanitized ? 2 : 6;
 
 /// The nearest bf16, of two as near the larger: found by looking at both neighbours.
 float half_away(float x) {

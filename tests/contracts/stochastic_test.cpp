@@ -3,6 +3,7 @@
 #include "contracts/ranks.hpp"
 #include "support/kinds_model.hpp"
 #include "support/lent_memory.hpp"
+#include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/comm/grid.hpp"
 #include "zero/kernel/random_bits.hpp"
@@ -28,13 +29,8 @@ using Rest8 = zero::Mixed<bf16, zero::Rest8>;
 using Alone = zero::Bf16<zero::StochasticRounding>;
 
 // What is watched needs twenty times as long, and more ranks and steps run the same code again.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::array worlds{3};
-constexpr std::size_t steps = 3;
-#else
-constexpr std::array worlds{1, 2, 3, 5, 8};
-constexpr std::size_t steps = 6;
-#endif
+using toy::worlds;
+constexpr std::size_t steps = toy::sanitized ? 3 : 6;
 constexpr std::size_t skipped = 2;
 constexpr double max_norm = 40.;
 constexpr zero::AdamW rule{.lr = 0.01f, .weight_decay = 0.1f};

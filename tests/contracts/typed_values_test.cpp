@@ -31,12 +31,10 @@ std::vector<Tensor> typed_model() {
 }
 
 /// Other values than those of `fill`, of which frozen tensors keep theirs.
-float other_value(Tensor const& tensor, std::size_t i) {
-  float const first = toy::initial_value(number(storage(tensor)), i);
-  return tensor.frozen ? first : -first / 3;
-}
 void fill_other(Tensor const& tensor, std::size_t first, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = other_value(tensor, first + i);
+  fill(tensor, first, out);
+  if (tensor.frozen) return;
+  for (float& each : out) each = -each / 3;
 }
 /// What `fill_other` makes of parameters, as floats.
 void fill_rounded(Tensor const& tensor, std::size_t first, std::span<float> out) {
@@ -126,9 +124,9 @@ TEST_CASE_TEMPLATE("what is filled in becomes masters and parameters of each typ
       loaded.load_bytes(fill_bytes);
       loaded.load_parameters(fill_other);
       filled.visit_owned([&](Tensor const& tensor, std::size_t first, auto master, auto) {
-        for (std::size_t i = 0; i < master.size(); ++i) {
-          expect(master[i] == other_value(tensor, first + i), "the master of " + tensor.name);
-        }
+        std::vector<float> other(master.size());
+        fill_other(tensor, first, other);
+        expect(std::ranges::equal(master, other), "the master of " + tensor.name);
       });
       compare(filled, loaded, comm.rank(), expect);
     });
@@ -246,12 +244,12 @@ TEST_CASE_TEMPLATE("what lies in tensors of each type is adopted",
         Tensor const& tensor = written.tensors()[t];
         as_typed(tensor, [&]<class T>(T) {
           auto const all = written.template parameter<T>(t);
-          for (std::size_t i = 0; i < all.size(); ++i) {
-            if constexpr (std::same_as<T, std::uint8_t>) {
-              all[i] = static_cast<T>(byte_of(tensor, i));
-            } else {
-              all[i] = T(other_value(tensor, i));
-            }
+          if constexpr (std::same_as<T, std::uint8_t>) {
+            fill_bytes(tensor, 0, std::as_writable_bytes(std::span(all)));
+          } else {
+            std::vector<float> other(all.size());
+            fill_other(tensor, 0, other);
+            std::ranges::transform(other, all.begin(), [](float value) { return T(value); });
           }
         });
       }

@@ -1,6 +1,7 @@
 // Every function of the CUDA space against the host's, bit for bit, at sizes and offsets that the
 // kernels' vectors care about.
 #include "cuda/streams.hpp"
+#include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
@@ -278,6 +279,8 @@ void check_update(Cuda const& space, R const& rule) {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
   for (std::size_t const count : sizes(space)) {
     for (auto const& place : places) {
+      // Whether a grid ends where arrays do depends on how long they are, or on where they begin.
+      if (toy::sanitized && count > 5000 && &place != &places[3]) continue;
       auto const whole = numbers<M>(count, 4);
       auto const gradient = numbers<G>(count, 5);
       std::vector<P> parameter(count);

@@ -64,7 +64,7 @@ std::vector<std::byte> bits(O& optimizer) {
 }
 /// The number of a name in the whole model; tied tensors begin as what they are tied to.
 inline std::size_t number(std::string const& name) {
-  auto const all = model();
+  static auto const all = model();
   auto const at =
       std::find_if(all.begin(), all.end(), [&](Tensor const& each) { return each.name == name; });
   return static_cast<std::size_t>(at - all.begin());
@@ -77,16 +77,18 @@ inline void fill(Tensor const& tensor, std::size_t first, std::span<float> out) 
   std::size_t const t = number(storage(tensor));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = toy::initial_value(t, first + i);
 }
-inline std::byte byte_of(Tensor const& tensor, std::size_t i) {
-  return static_cast<std::byte>(number(storage(tensor)) * 31 + i * 7 + i / 256);
+inline std::byte byte_of(std::size_t number, std::size_t i) {
+  return static_cast<std::byte>(number * 31 + i * 7 + i / 256);
 }
 inline void fill_bytes(Tensor const& tensor, std::size_t first, std::span<std::byte> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(tensor, first + i);
+  std::size_t const t = number(storage(tensor));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = byte_of(t, first + i);
 }
 inline bool right(Tensor const& tensor, std::span<std::uint8_t const> bytes) {
+  std::size_t const t = number(storage(tensor));
   bool same = bytes.size() == zero::element_count(tensor);
   for (std::size_t i = 0; same && i < bytes.size(); ++i) {
-    same = static_cast<std::byte>(bytes[i]) == byte_of(tensor, i);
+    same = static_cast<std::byte>(bytes[i]) == byte_of(t, i);
   }
   return same;
 }
