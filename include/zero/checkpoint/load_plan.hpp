@@ -537,7 +537,11 @@ class LoadPlanner {
     std::string_view const state = is_state(run) ? run.array : std::string_view();
     bool const outgrown = found_[leaders_[run.tensor]]->parameter == name(run.limit);
     DType const limit = outgrown ? DType::u8 : run.limit;
-    return {options_->overflow, (*here_)[run.tensor].name, state, limit};
+    return {.overflow = options_->overflow,
+            .tensor = (*here_)[run.tensor].name,
+            .state = state,
+            .limit = limit,
+            .form = run.form};
   }
   /// Appends where elements [first, first + count) of the tensor of a run are to be read from.
   void want(ArrayRun const& run,

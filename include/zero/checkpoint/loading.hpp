@@ -39,6 +39,9 @@ struct Narrowed {
   DType limit = DType::u8;   ///< type of what is rounded from masters, the parameters
   HeldValues parts{};        ///< of masters that are held in parts: where all of a run belong
   std::uint64_t begin = 0;   ///< number of the first of these in the tensor
+  /// Of parameters that no master keeps, such as frozen ones: how their precision rounds them from
+  /// fp32; null: to nearest even.
+  MasterForm const* form = nullptr;
 
   /// Sees to it that elements fit into a type.
   /// @param values  of the host; changed where they saturate
@@ -50,6 +53,33 @@ struct Narrowed {
     double value = 0.;
     kernel::convert_on_host(DType::f64, &value, values.dtype, values.at(i), 1);
     fail(ErrorKind::invalid_argument, overflow_text(tensor, first + i, value, into, state));
+  }
+  /// Rounds elements to another type, as whoever loads them otherwise has them: once, or where the
+  /// precision says how, from fp32, in which a trainer would have given them.
+  /// @param from   of the host; changed where they saturate
+  /// @param first  number of the first one in the tensor
+  /// @param out    has what they become
+  /// @throws Error (invalid_argument) as `fit`
+  [[nodiscard]] Array rounded(DType into,
+                              Array from,
+                              std::size_t count,
+                              std::uint64_t first,
+                              std::vector<std::byte>& out) const {
+    std::vector<std::byte> fp32;
+    if (form != nullptr && from.dtype != DType::f32) {
+      fp32.resize(count * size_of(DType::f32));
+      fit(DType::f32, from, count, first);
+      kernel::convert_on_host(DType::f32, fp32.data(), from.dtype, from.first, count);
+      from = {fp32.data(), DType::f32};
+    }
+    fit(into, from, count, first);
+    out.resize(count * size_of(into));
+    if (form != nullptr) {
+      form->split(out.data(), nullptr, from.first, count);
+    } else {
+      kernel::convert_on_host(into, out.data(), from.dtype, from.first, count);
+    }
+    return {out.data(), into};
   }
 };
 inline constexpr Narrowed not_narrowed{};
@@ -228,10 +258,7 @@ inline void stream_in_order(PieceReader& pieces,
         if (is_integral(each.from) || is_integral(into)) {
           fail(ErrorKind::data, {name(each.from), " cannot be loaded as ", name(into)});
         }
-        narrowed.fit(into, elements, count, each.first + done);
-        converted.resize(count * size_of(into));
-        kernel::convert_on_host(into, converted.data(), each.from, elements.first, count);
-        elements = {converted.data(), into};
+        elements = narrowed.rounded(into, elements, count, each.first + done, converted);
       }
       narrowed.fit(narrowed.limit, elements, count, each.first + done);
       if (place) place(to, elements.first, count);

@@ -30,6 +30,7 @@ struct ArrayRun {
   HeldValues values{};
   DType limit = DType::u8;  ///< of masters: the type of their parameters
   HeldValues masters{};     ///< of parameters that are exported: what they are rounded from
+  MasterForm const* form = nullptr;  ///< of frozen parameters: how they are rounded from fp32
 
   [[nodiscard]] DType dtype() const noexcept { return values.array.dtype; }
   /// As they are saved.
@@ -90,7 +91,9 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool
   }
   parts.held.frozen(own ? Extent::owned : Extent::read, [&](HeldPiece const& piece) {
     if (!frozen || left_out(piece)) return;
-    append_run(runs, run_of(piece, parameter_array, {piece.parameter()}));
+    ArrayRun run = run_of(piece, parameter_array, {piece.parameter()});
+    run.form = piece.types().masters;
+    append_run(runs, run);
   });
   std::stable_sort(runs.begin(), runs.end(), [](ArrayRun const& a, ArrayRun const& b) {
     return size_of(a.dtype()) > size_of(b.dtype());

@@ -21,6 +21,10 @@ struct Fp32Masters {};
 
 /// Masters in fp32 as well, but parameters of bf16 are rounded half away from zero: of two that are
 /// as near, to the one of larger magnitude. That is another parameter for 2^-17 of all masters.
+///
+/// All values that are loaded are rounded so, from files too, and those of frozen bf16 tensors as
+/// well; doubles of a checkpoint after they have become floats. Frozen tensors of types that no
+/// precision here has are rounded to nearest even.
 struct HalfAway {
   static constexpr std::string_view name = "bf16 half away";  ///< in fingerprints and reports
   using Parameter = kernel::HalfAwayBf16;                     ///< what kernels write parameters as
