@@ -23,7 +23,8 @@ enum Question : std::uint64_t {
 };
 
 constexpr char const* stage_names[] = {"replicated", "pos", "pos+g", "pos+g+p"};
-constexpr char const* number_names[] = {"fp32", "bf16", "fp16", "bf16_wide"};
+constexpr char const* number_names[] = {
+    "fp32", "bf16", "fp16", "bf16_wide", "bf16_away", "bf16_rest"};
 constexpr char const* rule_names[] = {
     "plain-sgd", "sgd", "adagrad", "adam", "adamw", "lion", "rms-prop", "lamb"};
 constexpr char const* accumulation_names[] = {"none", "full", "shard"};
@@ -421,7 +422,10 @@ float Gradient::faulty(FaultKind kind) {
 float value(Case const& test, int step, std::size_t tensor, std::size_t element) {
   Dice dice(test.seed, of_value, step, test.tensors[tensor].id, element);
   if (test.bytes(tensor)) return static_cast<float>(dice.below(256));
-  return (static_cast<float>(dice.next() >> 40) * 0x1p-24f - 0.5f) * 4.f;
+  float const any = (static_cast<float>(dice.next() >> 40) * 0x1p-24f - 0.5f) * 4.f;
+  if (dice.below(8) > 0) return any;
+  // In the middle of two bf16.
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(any) & 0xffff0000u) | 0x8000u);
 }
 
 std::string describe(Case const& test) {

@@ -9,7 +9,8 @@
 namespace differential {
 
 enum class Stage { replicated, pos, pos_g, pos_gp };
-enum class Number { fp32, bf16, fp16, bf16_wide };  // wide: with gradients in fp32
+// wide: with gradients in fp32; away: rounded half away from zero, from masters or their remainders
+enum class Number { fp32, bf16, fp16, bf16_wide, bf16_away, bf16_rest };
 enum class Rule { plain_sgd, sgd, adagrad, adam, adamw, lion, rms_prop, lamb };
 enum class Accumulation { none, full, shard };
 

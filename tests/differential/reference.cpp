@@ -18,12 +18,14 @@ float rounded(Number number, float x) {
   int const digits = is_bf16 ? 8 : 11;
   int const least = is_bf16 ? -133 : -24;
   double const largest = is_bf16 ? 0x1.fep127 : 65504.;
-  double const wide = static_cast<double>(x);
+  auto const wide = static_cast<double>(x);
   auto const biased = static_cast<int>(std::bit_cast<std::uint64_t>(wide) >> 52 & 0x7ff);
   int const last = std::max(biased - 1023 - (digits - 1), least);
+  bool const away = number == Number::bf16_away || number == Number::bf16_rest;
   auto const magic = std::bit_cast<double>(static_cast<std::uint64_t>(last + 52 + 1023) << 52 |
                                            std::uint64_t{1} << 51);
   double result = (wide + magic) - magic;
+  if (away) result = std::floor(std::ldexp(std::fabs(wide), -last) + 0.5) * std::ldexp(1., last);
   if (std::fabs(result) > largest) result = std::numeric_limits<double>::infinity();
   return static_cast<float>(std::copysign(result, wide));
 }
@@ -270,8 +272,12 @@ class Reference {
   }
 
  private:
+  /// What trainers round to, who write parameters: half to even.
+  [[nodiscard]] Number written(std::size_t t) const {
+    return test_.number(t) > Number::bf16_wide ? Number::bf16 : test_.number(t);
+  }
   [[nodiscard]] Number wire(std::size_t t) const {
-    return test_.number(t) == Number::bf16_wide ? Number::fp32 : test_.number(t);
+    return test_.number(t) == Number::bf16_wide ? Number::fp32 : written(t);
   }
   [[nodiscard]] bool scaled() const { return test_.policies.number == Number::fp16; }
   [[nodiscard]] bool owns_gradients(std::size_t t) const {
@@ -309,8 +315,8 @@ class Reference {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         float const loaded = value(test_, plan.number, t, i);
         bool const keeps = plan.load == Load::adopted && plan.number > 0;
-        if (!keeps) parameters[i] = rounded(test_.number(t), loaded);
         bool const exact = plan.load <= Load::broadcast;
+        if (!keeps) parameters[i] = rounded(exact ? test_.number(t) : written(t), loaded);
         if (!model_.masters[t].empty()) {
           model_.masters[t][i] = exact ? loaded : parameters[i];
         }

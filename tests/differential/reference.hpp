@@ -61,7 +61,8 @@ struct Loaded {
   int streak = 0;                     ///< with it
 };
 
-/// To the nearest that parameters can have, even where there are two; infinite beyond the largest.
+/// To the nearest that parameters can have; where there are two, to the even one, or to the one
+/// away from zero; infinite beyond the largest.
 float rounded(Number number, float x);
 
 /// All steps of a case.

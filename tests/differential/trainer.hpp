@@ -41,7 +41,9 @@ struct Types {
                         zero::Fp32,
                         zero::Mixed<zero::bf16>,
                         zero::Mixed<zero::fp16>,
-                        zero::MixedFloatGradients<zero::bf16>>;
+                        zero::MixedFloatGradients<zero::bf16>,
+                        zero::Mixed<zero::bf16, zero::HalfAway>,
+                        zero::Mixed<zero::bf16, zero::Rest16>>;
   using Precision = typename BothOf<P.by_tensor, Single>::Type;
   using Rule = Choice<P.rule,
                       zero::PlainSgd,
