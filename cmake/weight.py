@@ -68,8 +68,8 @@ ALLOWANCES = {
     # of 24 bits, bf16 without masters (60), and one loop over whatever elements become floats and back (100). The core
     # took 110 more: a seed in policies, fingerprint and space, and where each run of elements has its random bits from.
     # The planner took 60: a command that prints what a parameter takes with every precision and rule. C took 20: numbers
-    # of four precisions.
-    "state formats": {"core": 360, "rules and kernels": 1100, "device": 150, "checkpoint": 100, "plan": 60, "c": 20},
+    # of four precisions. The core took 6 more: masters of 24 bits have a limit of their own, from which they are refused.
+    "state formats": {"core": 366, "rules and kernels": 1100, "device": 150, "checkpoint": 100, "plan": 60, "c": 20},
     # Rules that measure whole tensors had none. Two rules have 170 lines and their kernel 90; the core has a phase before
     # the updates of a step (100), its table's entries and their checks (60), a concept (25), and a row in each plan (45).
     "whole tensors": {"core": 245, "rules and kernels": 260},

@@ -14,6 +14,7 @@ using zero::fp16;
 using zero::InProcess;
 using zero::MixedFloatGradients;
 using zero::Overflow;
+using Short = zero::Mixed<bf16, zero::Rest8>;
 using namespace zero::stage;
 
 /// Masters and values in double, parameters in something narrower.
@@ -157,6 +158,16 @@ bool same(A a, B b) {
   return std::isnan(x) ? std::isnan(y) : x == y;
 }
 
+/// A master of that value, as a precision loads it.
+template <class P, class Value>
+Value held(Value x) {
+  if constexpr (std::same_as<P, Short>) {
+    auto const bits = std::bit_cast<std::uint32_t>(x);
+    return std::isnan(x) ? x : std::bit_cast<Value>((bits + 0x80u) & 0xffffff00u);
+  }
+  return x;
+}
+
 /// Are parameters and masters what was given, with `taken` in place of what was large?
 template <class P, class O, class Value>
 bool holds(O& optimizer, Value taken, bool frozen) {
@@ -166,7 +177,7 @@ bool holds(O& optimizer, Value taken, bool frozen) {
     for (std::size_t t = 0; t < 3; ++t) {
       if (t == 1 && !frozen) continue;
       for (std::size_t i = 0; i < all[t].size(); ++i) {
-        Value const expected = given(t, i, taken);
+        Value const expected = held<P>(given(t, i, taken));
         auto const rounded = zero::kernel::detail::convert<typename P::Parameter>(expected);
         right = right && same(all[t][i], rounded);
       }
@@ -176,7 +187,7 @@ bool holds(O& optimizer, Value taken, bool frozen) {
       [&](zero::Tensor const& tensor, std::size_t first, auto masters, auto const&) {
         auto const t = static_cast<std::size_t>(&tensor - optimizer.tensors().data());
         for (std::size_t i = 0; i < masters.size(); ++i)
-          right = right && same(masters[i], given(t, first + i, taken));
+          right = right && same(masters[i], held<P>(given(t, first + i, taken)));
       });
   return right;
 }
@@ -262,6 +273,66 @@ TEST_CASE("doubles that bf16 cannot hold") {
   check<WideMaster<bf16>>("bf16", 0x1.FEp127, 0x1.FFp127);
 }
 
+TEST_CASE("floats that bf16 cannot hold once they have 24 bits") {
+  check<Short>("bf16", 0x1.FEp127, 0x1.FEFFp127);
+}
+
+/// Which of these words are refused as values of a trained tensor, and of a frozen one.
+template <class P>
+std::vector<bool> refused(std::vector<std::uint32_t> const& words) {
+  std::vector<bool> found;
+  for (bool const frozen : {false, true}) {
+    zero::Self comm;
+    zero::ShardedOptimizer<zero::Self, Pos, P> optimizer{
+        comm, {{.name = "w", .shape = {3}, .frozen = frozen}, {.name = "v", .shape = {1}}}};
+    for (std::uint32_t const word : words) {
+      found.push_back(!refusal([&] {
+                         optimizer.load_parameters([&](auto const&, std::size_t, auto out) {
+                           std::ranges::fill(out, 0.f);
+                           if (out.size() == 3) out[1] = std::bit_cast<float>(word);
+                         });
+                       }).empty());
+    }
+  }
+  return found;
+}
+
+TEST_CASE("the words of 24-bit masters whose parameters would be infinite, to both ends") {
+  std::vector<std::uint32_t> const words{0x7f7f7f7f,
+                                         0x7f7f7f80,
+                                         0x7f7f7fff,
+                                         0xff7f7f7f,
+                                         0xff7f7f80,
+                                         0xff7f7fff,
+                                         0x7f7f8000,
+                                         0xff7fffff};
+  std::vector<bool> const fewer{false, true, true, false, true, true, true, true};
+  std::vector<bool> const all{false, false, false, false, false, false, true, true};
+  auto const twice = [](std::vector<bool> some) {
+    some.insert(some.end(), some.begin(), some.end());
+    return some;
+  };
+  CHECK(refused<Short>(words) == twice(fewer));
+  CHECK(refused<zero::Mixed<bf16, zero::Rest16>>(words) == twice(all));
+  CHECK(refused<zero::Mixed<bf16, zero::HalfAway>>(words) == twice(all));
+  CHECK(refused<zero::Mixed<bf16>>(words) == twice(all));
+}
+
+TEST_CASE("masters that only 24 bits make infinite parameters of are refused from checkpoints") {
+  TemporaryDirectory const directory;
+  std::vector<zero::Tensor> const one{{.name = "w", .shape = {3}}};
+  zero::Self comm;
+  zero::ShardedOptimizer<zero::Self, Pos, zero::Mixed<bf16>> whole{comm, one};
+  whole.load_parameters(
+      [](auto const&, std::size_t, auto out) { std::ranges::fill(out, -0x1.FEFFp127f); });
+  zero::Checkpoints{directory.path()}.save(whole);
+  zero::ShardedOptimizer<zero::Self, Pos, zero::Mixed<bf16, zero::Rest16>> rests{comm, one};
+  CHECK(zero::Checkpoints{directory.path()}.resume(rests).has_value());
+  zero::ShardedOptimizer<zero::Self, Pos, Short> fewer{comm, one};
+  check_says(refusal([&] { zero::Checkpoints{directory.path()}.resume(fewer); }),
+             "element 0 of tensor 'w' is -3.3961516e+38, which would become infinite in bf16");
+}
+
 /// Has an update make element 5 of 'w', and element -650 of it the negative.
 template <class O>
 void update_to(O& optimizer, double value) {
@@ -274,8 +345,8 @@ void update_to(O& optimizer, double value) {
   for (int const unit : optimizer.units_backward()) {
     auto gradients = optimizer.gradients(unit);
     if (unit == 0) {
-      gradients[0][5] = -1;
-      gradients[0][650] = 1;
+      gradients[0][5] += -1.f;
+      gradients[0][650] += 1.f;
     }
     optimizer.reduce(std::move(gradients));
   }
@@ -364,6 +435,7 @@ TEST_CASE("a run goes on as it was, also where an update has made parameters inf
     check_goes_on<Replicated, MixedFloatGradients<fp16>>(65520., ranks);
     check_goes_on<Pos, MixedFloatGradients<bf16>>(0x1.FFp127, ranks);
     check_goes_on<PosGP, MixedFloatGradients<fp16>>(65520., ranks);
+    check_goes_on<PosGP, Short>(0x1.FFp127, ranks);
   }
 }
 

@@ -53,6 +53,7 @@ struct CatalogTensor {
   SavedTensor about{};                         ///< as the optimizer described it that has it first
   std::string rule{};                          ///< of that optimizer, by name; empty if unknown
   std::string parameter{};                     ///< type of its parameters, likewise
+  std::string precision{};                     ///< what that optimizer says of its own, likewise
   std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
 };
 
@@ -166,6 +167,7 @@ class CatalogBuilder {
       if (added) {
         at->second.about = tensor;
         at->second.rule = rule;
+        at->second.precision = text_at(optimizer.policies, "/precision/name");
         at->second.parameter = tensor.dtype ? std::string(zero::name(*tensor.dtype)) : parameter;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {

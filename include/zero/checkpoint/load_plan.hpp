@@ -13,6 +13,7 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/overflow.hpp"
+#include "zero/precision/mixed.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -109,7 +110,10 @@ struct LoadPlan {
 /// One layer of a tensor that was saved whole.
 /// @param layer  less than the tensor's first dimension
 [[nodiscard]] inline CatalogTensor layer_of(CatalogTensor const& whole, std::uint64_t layer) {
-  CatalogTensor one{.about = whole.about, .rule = whole.rule, .parameter = whole.parameter};
+  CatalogTensor one{.about = whole.about,
+                    .rule = whole.rule,
+                    .parameter = whole.parameter,
+                    .precision = whole.precision};
   one.about.shape.erase(one.about.shape.begin());
   std::uint64_t const elements = volume(one.about.shape);
   for (auto const& [name, saved] : whole.arrays) {
@@ -146,7 +150,10 @@ struct LoadPlan {
 /// @param layers  without a problem, and no more elements in all than can be counted
 [[nodiscard]] inline CatalogTensor whole_of(std::span<CatalogTensor const* const> layers) {
   CatalogTensor const& first = *layers.front();
-  CatalogTensor whole{.about = first.about, .rule = first.rule, .parameter = first.parameter};
+  CatalogTensor whole{.about = first.about,
+                      .rule = first.rule,
+                      .parameter = first.parameter,
+                      .precision = first.precision};
   std::uint64_t const elements = volume(whole.about.shape);
   whole.about.shape.insert(whole.about.shape.begin(), layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -535,7 +542,11 @@ class LoadPlanner {
   /// training is no such value where the parameter has the same type: the run goes on as it was.
   [[nodiscard]] Narrowed narrowing(ArrayRun const& run) const {
     std::string_view const state = is_state(run) ? run.array : std::string_view();
-    bool const outgrown = found_[leaders_[run.tensor]]->parameter == name(run.limit);
+    CatalogTensor const& saved = *found_[leaders_[run.tensor]];
+    // With 24 bits, masters outgrow their parameters earlier, and may become infinite themselves.
+    bool const fewer = run.form != nullptr && run.form->least_infinite == Rest8::least_infinite;
+    bool const as_here = !fewer || saved.precision.find(Rest8::name) != std::string::npos;
+    bool const outgrown = as_here && saved.parameter == name(run.limit);
     DType const limit = outgrown ? DType::u8 : run.limit;
     return {.overflow = options_->overflow,
             .tensor = (*here_)[run.tensor].name,

@@ -39,8 +39,7 @@ struct Narrowed {
   DType limit = DType::u8;   ///< type of what is rounded from masters, the parameters
   HeldValues parts{};        ///< of masters that are held in parts: where all of a run belong
   std::uint64_t begin = 0;   ///< number of the first of these in the tensor
-  /// Of parameters that no master keeps, such as frozen ones: how their precision rounds them from
-  /// fp32; null: to nearest even.
+  /// How bf16 parameters are rounded from fp32; null: to nearest even.
   MasterForm const* form = nullptr;
 
   /// Sees to it that elements fit into a type.
@@ -48,7 +47,9 @@ struct Narrowed {
   /// @param first   number of the first one in the tensor
   /// @throws Error (invalid_argument) for the first that does not fit, if that is refused
   void fit(DType into, Array values, std::size_t count, std::uint64_t first) const {
-    std::size_t const i = kernel::first_overflow(into, values.dtype, values.first, count, overflow);
+    float const least = rounds(into) ? form->least_infinite : 0.f;
+    std::size_t const i =
+        kernel::first_overflow(into, values.dtype, values.first, count, overflow, least);
     if (i == count) return;
     double value = 0.;
     kernel::convert_on_host(DType::f64, &value, values.dtype, values.at(i), 1);
@@ -66,7 +67,7 @@ struct Narrowed {
                               std::uint64_t first,
                               std::vector<std::byte>& out) const {
     std::vector<std::byte> fp32;
-    if (form != nullptr && from.dtype != DType::f32) {
+    if (rounds(into) && from.dtype != DType::f32) {
       fp32.resize(count * size_of(DType::f32));
       fit(DType::f32, from, count, first);
       kernel::convert_on_host(DType::f32, fp32.data(), from.dtype, from.first, count);
@@ -74,12 +75,15 @@ struct Narrowed {
     }
     fit(into, from, count, first);
     out.resize(count * size_of(into));
-    if (form != nullptr) {
+    if (rounds(into)) {
       form->split(out.data(), nullptr, from.first, count);
     } else {
       kernel::convert_on_host(into, out.data(), from.dtype, from.first, count);
     }
     return {out.data(), into};
+  }
+  [[nodiscard]] bool rounds(DType into) const noexcept {
+    return form != nullptr && into == DType::bf16;
   }
 };
 inline constexpr Narrowed not_narrowed{};

@@ -30,7 +30,8 @@ struct ArrayRun {
   HeldValues values{};
   DType limit = DType::u8;  ///< of masters: the type of their parameters
   HeldValues masters{};     ///< of parameters that are exported: what they are rounded from
-  MasterForm const* form = nullptr;  ///< of frozen parameters: how they are rounded from fp32
+  /// Of masters, and of parameters without any: how parameters are rounded.
+  MasterForm const* form = nullptr;
 
   [[nodiscard]] DType dtype() const noexcept { return values.array.dtype; }
   /// As they are saved.
@@ -86,6 +87,7 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool
       if (left_out(piece)) return;
       ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.values(k));
       if (k == 0) run.limit = piece.types().parameter;
+      if (k == 0) run.form = piece.types().masters;
       append_run(runs, run);
     });
   }

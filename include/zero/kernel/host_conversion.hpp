@@ -46,36 +46,38 @@ ZERO_APART void convert_on_host(
     DType to, void* out, DType from, void const* in, std::size_t count) noexcept;
 
 /// Which of `count` elements is the first that is finite, and would be infinite if it were rounded
-/// to the type `limit`; `count` if none is. Needs no alignment. Under `Overflow::saturate` these
+/// to the type `to`; `count` if none is. Needs no alignment. Under `Overflow::saturate` these
 /// become the largest numbers that are not, so that none is.
+/// @param least  the least number that becomes infinite; 0 where what is rounded to nearest does
 /// @par Cost  one pass, where the type of the elements holds larger numbers; else nothing
 ZERO_APART [[nodiscard]] std::size_t first_overflow(
-    DType limit, DType type, void* values, std::size_t count, Overflow overflow) noexcept;
+    DType to, DType from, void* values, std::size_t count, Overflow how, float least = 0) noexcept;
 
 #if ZERO_BODIES
 
 ZERO_BODY std::size_t first_overflow(
-    DType limit, DType type, void* values, std::size_t count, Overflow overflow) noexcept {
-  double const most = largest(limit);
+    DType to, DType from, void* values, std::size_t count, Overflow how, float least) noexcept {
+  double const most = largest(to);
   // What rounds to infinity begins halfway to the power of two that would come next.
-  double const bound = (most + (limit == DType::f16 ? 0x1p16 : 0x1p128)) / 2;
-  if (largest(type) <= most) return count;
+  double const halfway = (most + (to == DType::f16 ? 0x1p16 : 0x1p128)) / 2;
+  double const bound = least > 0 ? double{least} : halfway;
+  if (largest(from) <= most) return count;
   // bf16 has no number between this one and 65536.
-  double const top = type == DType::bf16 ? 65280. : most;
+  double const top = from == DType::bf16 ? 65280. : most;
   std::size_t i = 0;
-  detail::with_real(type, [&](auto number) {
+  detail::with_real(from, [&](auto number) {
     using T = decltype(number);
     using Bits = detail::BitsOf<T>;
     // By bits, because -ffast-math lets compilers take every number for a finite one.
     auto const bits_of = [](double x) { return __builtin_bit_cast(Bits, detail::convert<T>(x)); };
     constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
-    Bits const least = bits_of(bound);
-    Bits const rest = Bits(bits_of(largest(type)) - least);
+    Bits const lowest = bits_of(bound);
+    Bits const rest = Bits(bits_of(largest(from)) - lowest);
     auto* const first = static_cast<std::byte*>(values);
     Bits bits{};
     auto const overflows = [&](std::size_t k) {
       std::memcpy(&bits, first + k * sizeof(T), sizeof(T));
-      return Bits(Bits(bits & ~sign) - least) <= rest;
+      return Bits(Bits(bits & ~sign) - lowest) <= rest;
     };
     constexpr std::size_t block = 256;
     for (; i < count; ++i) {
@@ -87,7 +89,7 @@ ZERO_BODY std::size_t first_overflow(
         if (any == 0) continue;
       }
       if (!overflows(i)) continue;
-      if (overflow == Overflow::refuse) return;
+      if (how == Overflow::refuse) return;
       bits = bits_of((bits & sign) != 0 ? -top : top);
       std::memcpy(first + i * sizeof(T), &bits, sizeof(T));
     }

@@ -41,6 +41,9 @@ struct MasterForm {
   void (*split)(void* parameters, void* rests, void const* masters, std::size_t count);
   /// Puts them together again; null where masters are held whole.
   void (*join)(void* masters, void const* parameters, void const* rests, std::size_t count);
+  /// The least number whose parameter is infinite; 0: halfway to the power of two behind the
+  /// largest one.
+  float least_infinite = 0.f;
   friend constexpr bool operator==(MasterForm const&, MasterForm const&) = default;
 };
 

@@ -273,7 +273,8 @@ template <RemainderPrecision P>
 struct MastersOf<P> {
   using Parameter = typename P::Masters::Parameter;
   using Held = typename P::Masters::Held;
-  static constexpr MasterForm parts{P::Masters::split, P::Masters::join};
+  static constexpr MasterForm parts{
+      P::Masters::split, P::Masters::join, P::Masters::least_infinite};
   static constexpr MasterForm const* form = &parts;
 };
 

@@ -47,6 +47,8 @@ struct Rest16 {
   static constexpr std::string_view name = "bf16 rest16";  ///< in fingerprints and reports
   using Parameter = kernel::HalfAwayBf16;                  ///< what kernels write parameters as
   using Held = kernel::RestOfMaster;                       ///< what is held of a master
+  /// The least number that `split` gives an infinite parameter: halfway from the largest one on.
+  static constexpr float least_infinite = 0x1.FFp127f;
   /// Takes masters apart; what has null for its place is left out.
   static void split(void* parameters,
                     void* rests,
@@ -80,6 +82,8 @@ struct Rest8 {
   static constexpr std::string_view name = "bf16 rest8";  ///< in fingerprints and reports
   using Parameter = kernel::HalfAwayBf16;                 ///< what kernels write parameters as
   using Held = kernel::ShortRestOfMaster;                 ///< what is held of a master
+  /// The least number that `split` gives an infinite parameter: 24 bits round it up to halfway.
+  static constexpr float least_infinite = 0x1.FEFFp127f;
   /// Takes masters apart, to nearest; what has null for its place is left out.
   static void split(void* parameters,
                     void* rests,

@@ -8,6 +8,7 @@
 #include "zero/kernel/random_bits.hpp"
 #include "zero/kernel/remainder.hpp"
 #include "zero/kernel/root_code.hpp"
+#include "zero/precision/mixed.hpp"
 
 namespace {
 
@@ -173,6 +174,8 @@ void check_word(Word const word, Counts& counts) {
     counts.infinite += stays_finite ? 0 : 1;
     counts.infinite_parameter += (parts.parameter & 0x7f80u) == 0x7f80u ? 1 : 0;
     counts.other_parameter += parts.parameter != parameter ? 1 : 0;
+    bool const refused = (word & 0x7fffffffu) >= std::bit_cast<Word>(zero::Rest8::least_infinite);
+    counts.expect(refused == ((parts.parameter & 0x7f80u) == 0x7f80u));
   }
 }
 

@@ -54,7 +54,10 @@ ZERO_BODY void fit(Parts& parts, Overflow overflow, DType type, OwnedRun const& 
   auto const t = static_cast<std::size_t>(run.tensor - parts.described.data());
   StorageTypes const& types = parts.types[parts.kind_of(t)];
   for (DType const limit : {types.parameter, types.master()}) {
-    std::size_t const i = kernel::first_overflow(limit, type, run.master, run.count, overflow);
+    bool const rounded = types.masters != nullptr && limit == types.parameter;
+    float const least = rounded ? types.masters->least_infinite : 0.f;
+    std::size_t const i =
+        kernel::first_overflow(limit, type, run.master, run.count, overflow, least);
     auto const place = static_cast<std::int64_t>(hash_place(t, run.first + i));
     if (i == run.count || place >= parts.now.refused[0]) continue;
     double value = 0.;
