@@ -116,6 +116,8 @@ Saved save(int ranks, std::string const& directory, bool async = false) {
   std::string const other = directory + "/other.safetensors";
   zero::export_checkpoint(path, other, {.dtype = zero::ExportDType::master});
   CHECK(slurp(other) == saved.files["masters"]);
+  zero::export_checkpoint(path, other);
+  CHECK(slurp(other) == saved.files["parameters"]);
   return saved;
 }
 /// Loads it, and compares what came.

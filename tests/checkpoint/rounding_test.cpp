@@ -3,6 +3,7 @@
 #include "checkpoint/proof.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "zero/checkpoint/import.hpp"
+#include "zero/checkpoint/offline.hpp"
 
 namespace rounding_test {
 namespace {
@@ -211,6 +212,16 @@ TEST_CASE_TEMPLATE("values become the same in whatever way they come, frozen or 
       });
     }
   };
+  // What is exported without an optimizer is what it would have exported.
+  zero::run_ranks(3, [&](InProcess& comm) {
+    Optimizer<PosGP, Precision> optimizer{comm, model(), zero::Bucket{1}};
+    optimizer.load_parameters(give);
+    zero::export_model(optimizer, at + "live.safetensors");
+    Checkpoints{at + "run"}.save(optimizer);
+  });
+  std::string const path = Checkpoints{at + "run"}.latest()->path;
+  zero::export_checkpoint(path, at + "offline.safetensors");
+  CHECK(slurp(at + "offline.safetensors") == slurp(at + "live.safetensors"));
   resume(zero::Fp32{}, "fp32, trained", false);
   resume(zero::Fp32{}, "fp32, frozen", true);
   resume(zero::Fp64{}, "fp64, trained", false);

@@ -14,6 +14,8 @@
 #include "zero/checkpoint/model_layout.hpp"
 #include "zero/checkpoint/named_optimizer.hpp"
 #include "zero/concepts/overflow.hpp"
+#include "zero/layout/storage_types.hpp"
+#include "zero/precision/mixed.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -42,6 +44,7 @@ class CheckpointReader {
   /// @param out    [count of that type]
   /// @param overflow  what becomes of elements that this type cannot hold
   /// @param tensor    what messages call the array
+  /// @param form      how it becomes bf16; null: to nearest even
   /// @throws Error (data) for elements that are not there, or whose piece of the file is damaged;
   ///   (resource) for files that cannot be read; (invalid_argument) for elements that do not fit
   /// @par Cost  memory for a piece of a file, and some 60 bytes for each run of elements
@@ -51,9 +54,10 @@ class CheckpointReader {
             DType to,
             std::byte* out,
             Overflow overflow = Overflow::refuse,
-            std::string_view tensor = {}) {
+            std::string_view tensor = {},
+            MasterForm const* form = nullptr) {
     std::uint64_t next = first;
-    detail::Narrowed const narrowed{overflow, tensor};
+    detail::Narrowed const narrowed{.overflow = overflow, .tensor = tensor, .form = form};
     std::vector<detail::Wanted> wanted;
     detail::for_each_piece(array, first, count, [&](SavedRun const& run, std::uint64_t before) {
       if (run.first == next) next += run.count;
@@ -81,6 +85,15 @@ namespace detail {
     if (name(type) == parameter) return type;
   }
   return std::nullopt;
+}
+
+/// How it rounded bf16 parameters from what it saved of masters; null: to nearest even.
+[[nodiscard]] inline MasterForm const* saved_form(CatalogTensor const& tensor) {
+  static constexpr MasterForm away{HalfAway::split, nullptr};
+  for (std::string_view const each : {HalfAway::name, Rest16::name, Rest8::name}) {
+    if (tensor.precision.find(each) != std::string::npos) return &away;
+  }
+  return nullptr;
 }
 
 }  // namespace detail
@@ -173,7 +186,8 @@ inline ExportReport export_checkpoint(std::string const& path,
                     to,
                     elements.data(),
                     options.overflow,
-                    tensors[t].name);
+                    tensors[t].name,
+                    detail::saved_form(catalog.tensors.at(tensors[t].name)));
         writer.write(
             place.entry, (place.first + done) * size_of(to), elements.data(), here * size_of(to));
         done += here;
