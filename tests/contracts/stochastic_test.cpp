@@ -418,10 +418,12 @@ TEST_CASE("another seed has other bits, and nobody has one where nothing is rand
       2,
       [](InProcess& comm) {
         contracts::Optimizer<PosG, Alone> optimizer{
-            comm, model(), Seed{static_cast<std::uint64_t>(comm.rank())}};
+            comm, model(), Seed{(std::uint64_t{1} << 63) + static_cast<unsigned>(comm.rank())}};
       },
       true);
-  CHECK(said[0].find("ranks disagree on seed") != std::string::npos);
+  CHECK_MESSAGE(said[0].find("ranks disagree on seed: 9223372036854775808 on rank 0; "
+                             "9223372036854775809 on rank 1") != std::string::npos,
+                said[0]);
 }
 
 TEST_CASE("a run that is resumed by hand goes on with its bits") {

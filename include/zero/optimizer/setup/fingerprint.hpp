@@ -35,6 +35,9 @@ class Fingerprint {
   void add(std::string_view field, std::int64_t value) {
     put({}, field, ValueKind::integer, value, 0);
   }
+  void add(std::string_view field, std::uint64_t value) {
+    put({}, field, ValueKind::natural, std::bit_cast<std::int64_t>(value), 0);
+  }
   void add(std::string_view owner, std::string_view field, double value) {
     put(owner, field, ValueKind::real, std::bit_cast<std::int64_t>(value), 0);
   }
@@ -72,7 +75,7 @@ class Fingerprint {
   }
 
  private:
-  enum class ValueKind : std::int64_t { none, integer, real, text, hash };
+  enum class ValueKind : std::int64_t { none, integer, natural, real, text, hash };
 
   /// The first word of a field has its kind in the lowest bits.
   static constexpr int kind_bits = 8;
@@ -225,6 +228,7 @@ ZERO_BODY std::string Fingerprint::show(std::int64_t const* words, bool single) 
   char letters[32] = {};
   switch (kind_of(words[0])) {
     case ValueKind::integer: return Message({words[1]}).text();
+    case ValueKind::natural: return Message({std::bit_cast<std::uint64_t>(words[1])}).text();
     case ValueKind::real: return number_text(std::bit_cast<double>(words[1]), single);
     case ValueKind::text:
       std::memcpy(letters, words + 1, 16);

@@ -160,7 +160,7 @@ ZERO_BODY Fingerprint fingerprint(EngineSetup const& setup, std::vector<Tensor> 
   record.add("bucket bytes", static_cast<std::int64_t>(setup.bucket.bytes));
   record.add("prefetch depth", std::int64_t{setup.prefetch.depth});
   record.add("overflow", setup.overflow == Overflow::refuse ? "refuse" : "saturate");
-  if (facts.random()) record.add("seed", static_cast<std::int64_t>(setup.seed.value));
+  if (facts.random()) record.add("seed", setup.seed.value);
   if (setup.loss_scale != nullptr) {
     record.add({}, "initial loss scale", double{setup.loss_scale->initial});
     record.add({}, "loss scale growth", double{setup.loss_scale->growth});
