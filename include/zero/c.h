@@ -204,6 +204,7 @@ typedef struct zero_options {
   int32_t reserved_2;           ///< 0
   int32_t others;               ///< precisions beside the first, for tensors that have their type
   int32_t other_precisions[ZERO_MAX_OTHERS];  ///< [others], of `zero_precision_number`
+  uint64_t seed;  ///< chooses the random bits of what is rounded stochastically; any number will do
 } zero_options;
 
 /// Options of one step, the same on every rank but for `overlap_publish` and `stop`.

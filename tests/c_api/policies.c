@@ -86,6 +86,39 @@ static int remainders(zero_comm* comm) {
   return 0;
 }
 
+enum { many = 64 };
+/// Parameters after a step that moves each by half of a bf16 step.
+static int half_steps(zero_comm* comm, uint64_t seed, uint16_t* values) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, many)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_BF16_STOCHASTIC, 1000);
+  options.rule.lr = 0x1p-9;
+  options.seed = seed;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_OK);
+  REQUIRE(zero_broadcast_from(opt, ones, NULL, 0) == ZERO_OK);
+  void *w = NULL, *g = NULL;
+  REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+  for (int i = 0; i < many; ++i) ((uint16_t*)g)[i] = 0x3f80;
+  REQUIRE(zero_reduce(opt, 0) == ZERO_OK);
+  REQUIRE(zero_step(opt, NULL, NULL) == ZERO_OK);
+  REQUIRE(zero_parameter(opt, 0, &w) == ZERO_OK);
+  memcpy(values, w, many * sizeof(*values));
+  zero_destroy(opt);
+  return 0;
+}
+
+/// A seed has the same bits again, and two seeds that differ in one bit have others.
+static int seeds(zero_comm* comm) {
+  uint16_t none[many], zero[many], low[many], again[many], high[many];
+  REQUIRE(half_steps(comm, zero_options_of(0, 0, 0).seed, none) == 0);
+  REQUIRE(half_steps(comm, 0, zero) == 0 && memcmp(none, zero, sizeof(zero)) == 0);
+  REQUIRE(half_steps(comm, 1, low) == 0 && memcmp(low, zero, sizeof(zero)) != 0);
+  REQUIRE(half_steps(comm, 1, again) == 0 && memcmp(low, again, sizeof(low)) == 0);
+  REQUIRE(half_steps(comm, (uint64_t)1 << 63, high) == 0 && memcmp(high, zero, sizeof(zero)) != 0);
+  REQUIRE(memcmp(high, low, sizeof(low)) != 0);
+  return 0;
+}
+
 static int loss_scale(zero_comm* comm) {
   zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
   zero_options options = zero_options_of(ZERO_POS, ZERO_FP16, ZERO_SGD);
@@ -206,9 +239,8 @@ static int doubles(zero_comm* comm) {
 int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
-  int const failed =
-      rules(comm) + remainders(comm) + loss_scale(comm) + micro_batches(comm) + in_place(comm) +
-      doubles(comm);
+  int const failed = rules(comm) + remainders(comm) + seeds(comm) + loss_scale(comm) +
+                     micro_batches(comm) + in_place(comm) + doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

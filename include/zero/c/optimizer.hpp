@@ -13,6 +13,7 @@
 #include "zero/c/rank.hpp"
 #include "zero/c/structs.hpp"
 #include "zero/concepts/rule.hpp"
+#include "zero/concepts/seed.hpp"
 #include "zero/layout/memory_plan.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
@@ -280,7 +281,8 @@ class COptimizer {
             .loss_scale = entry_.loss_scale != nullptr ? &loss_scale_ : nullptr,
             .bucket = bucket_of(options),
             .prefetch = Prefetch{options.prefetch},
-            .overflow = overflow_of(options, "zero_options")};
+            .overflow = overflow_of(options, "zero_options"),
+            .seed = Seed{options.seed}};
   }
   [[nodiscard]] VisitFunction visiting(zero_visit function, void* user, char const* name) const {
     return {function, user, name, tensors(), entry_.policies.types};
