@@ -483,6 +483,29 @@ TEST_CASE("what is rounded twice on its way is looked at twice") {
   });
 }
 
+TEST_CASE("frozen parameters that are rounded from float are looked at as doubles and as floats") {
+  std::vector<zero::Tensor> const tensors{{.name = "w", .shape = {3}},
+                                          {.name = "f", .shape = {2}, .frozen = true}};
+  for (double const value : {std::nextafter(0x1.FFp127, 0.), 1e300}) {
+    TemporaryDirectory const directory;
+    zero::Self comm;
+    zero::ShardedOptimizer<zero::Self, Pos, zero::Fp64> wide{comm, tensors};
+    wide.load_parameters([&](zero::Tensor const& tensor, std::size_t, auto out) {
+      std::ranges::fill(out, tensor.frozen ? value : 1.);
+    });
+    zero::Checkpoints{directory.path()}.save(wide);
+    zero::ShardedOptimizer<zero::Self, Pos, zero::Mixed<bf16, zero::HalfAway>> narrow{comm,
+                                                                                      tensors};
+    check_says(
+        refusal([&] { zero::Checkpoints{directory.path()}.resume(narrow); }),
+        "element 0 of tensor 'f' is " + zero::Message{value > 1e200 ? value : 0x1.FFp127}.text());
+    zero::LoadOptions options;
+    options.overflow = Overflow::saturate;
+    zero::Checkpoints{directory.path()}.resume(narrow, options);
+    CHECK(static_cast<float>(narrow.parameter(1)[1]) == 0x1.FEp127f);
+  }
+}
+
 TEST_CASE("an element is named by its place, whichever thread has read it") {
   TemporaryDirectory const directory;
   std::vector<zero::Tensor> const large{{.name = "w", .shape = {2'300'000}}};
