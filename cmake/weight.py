@@ -72,7 +72,8 @@ ALLOWANCES = {
     "state formats": {"core": 366, "rules and kernels": 1100, "device": 150, "checkpoint": 100, "plan": 60, "c": 20},
     # Rules that measure whole tensors had none. Two rules have 170 lines and their kernel 90; the core has a phase before
     # the updates of a step (100), its table's entries and their checks (60), a concept (25), and a row in each plan (45).
-    "whole tensors": {"core": 245, "rules and kernels": 260},
+    # That tensors which are frozen or tied have no place for it took 3 more.
+    "whole tensors": {"core": 248, "rules and kernels": 260},
     # Calls that fail without a context, and the errors of steps, have a few lines more, for which each of their many
     # callers is compiled in fewer instructions: text of a training loop shrank by a tenth.
     "compile time": {"core": 20},

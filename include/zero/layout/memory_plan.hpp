@@ -68,7 +68,7 @@ struct StorageChoice {
   std::uint64_t control_bytes_each = 0;  ///< likewise for each tensor
   std::uint64_t communicator_bytes = 0;  ///< that the communicator holds on a rank
   bool in_place = false;                 ///< reduced gradients lie in lent ones
-  std::uint64_t norm_words = 0;  ///< of each tensor, among its control bytes, that ranks add up
+  std::uint64_t norm_words = 0;  ///< of each trained tensor, beside those, that ranks add up
 };
 
 /// How a rank holds each model state. Derived once from the choices, and read by plan, engine and
@@ -266,9 +266,11 @@ ZERO_BODY StorageElements storage_elements(Partition const& partition,
   if (form.refresh == Form::Refresh::gather) {
     detail::size_gather_pool(partition, choice.prefetch, types, elements);
   }
-  std::uint64_t const tensors = partition.placement().places().size();
+  Placement const& placement = partition.placement();
   elements.control_bytes =
-      checked_add(choice.control_bytes, checked_mul(tensors, choice.control_bytes_each));
+      checked_add(choice.control_bytes,
+                  placement.places().size() * choice.control_bytes_each +
+                      placement.trained_tensors() * choice.norm_words * sizeof(std::int64_t));
   elements.communicator_bytes = choice.communicator_bytes;
   return elements;
 }

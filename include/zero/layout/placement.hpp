@@ -32,6 +32,7 @@ struct TensorPlace {
   std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
   std::uint32_t kind = 0;    ///< index into `kinds()`
   bool frozen = false;       ///< whether nothing updates it
+  std::size_t trained = 0;   ///< how many of `trained_tensors()` lie before it
 };
 
 /// Which tensors are held in the same way.
@@ -81,6 +82,8 @@ class Placement {
   [[nodiscard]] std::size_t trained_kinds() const noexcept { return trained_kinds_; }
   /// Elements that are trained: the paper's Ψ.
   [[nodiscard]] std::uint64_t trainable_elements() const noexcept { return trainable_elements_; }
+  /// Tensors that are trained, own memory and have elements.
+  [[nodiscard]] std::size_t trained_tensors() const noexcept { return trained_tensors_; }
   /// Elements of frozen tensors.
   [[nodiscard]] std::uint64_t frozen_elements() const noexcept { return frozen_elements_; }
 
@@ -105,6 +108,7 @@ class Placement {
   int unit_count_ = 0;
   std::vector<StorageKind> kinds_{StorageKind{}};
   std::size_t trained_kinds_ = 1;
+  std::size_t trained_tensors_ = 0;
   std::uint64_t trainable_elements_ = 0;
   std::uint64_t frozen_elements_ = 0;
 };
@@ -235,6 +239,10 @@ ZERO_BODY void Placement::index_by_offset(std::vector<Tensor> const& tensors) {
   detail::sort_indices(by_offset_, [&](std::size_t a, std::size_t b) {
     return places_[a].offset < places_[b].offset;
   });
+  for (std::size_t const t : by_offset_) {
+    places_[t].trained = trained_tensors_;
+    if (!places_[t].frozen) ++trained_tensors_;
+  }
 }
 
 #endif  // ZERO_BODIES

@@ -51,7 +51,7 @@ struct TrafficBytes {
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
   std::uint64_t gather = 0;   ///< trained parameters, for forward and backward
   std::uint64_t frozen = 0;   ///< frozen ones, likewise
-  std::uint64_t norms = 0;    ///< words of what a rule measures of each tensor
+  std::uint64_t norms = 0;    ///< words of what a rule measures of trained tensors
   /// All purposes together.
   /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
@@ -216,8 +216,8 @@ ZERO_BODY Plan make_plan(Partition const& partition,
     add(plan.sent.publish, checked_mul(traffic.publish, size_of(published)));
     add(plan.sent.gather, checked_mul(traffic.gather, parameter));
   }
-  plan.traffic.norms =
-      norms_sent(partition.placement().places().size(), storage.norm_words, partition.world_size());
+  plan.traffic.norms = norms_sent(
+      partition.placement().trained_tensors(), storage.norm_words, partition.world_size());
   plan.sent.norms = checked_mul(plan.traffic.norms, sizeof(std::int64_t));
   plan.padding_elements -= plan.trained_elements;
   plan.frozen_padding_elements -= plan.frozen_elements;
@@ -432,7 +432,7 @@ ZERO_APART [[nodiscard]] std::string sent_table(Plan const& plan) {
         formula("Ψ_frozen", frozen, plan.traffic.frozen));
   }
   if (plan.traffic.norms > 0) {
-    add("norms", plan.traffic.norms, plan.sent.norms, "2W(N-1)/N, W words of each tensor");
+    add("norms", plan.traffic.norms, plan.sent.norms, "2W(N-1)/N, W words of each trained tensor");
   }
   add("total", plan.traffic.total(), total, "");
   return table.text();

@@ -25,7 +25,7 @@ struct TrafficElements {
   std::uint64_t publish = 0;  ///< updated parameters (or, replicated, reduced gradients)
   std::uint64_t gather = 0;   ///< trained parameters, for forward and backward
   std::uint64_t frozen = 0;   ///< frozen ones, likewise
-  std::uint64_t norms = 0;    ///< words of what a rule measures of each tensor
+  std::uint64_t norms = 0;    ///< words of what a rule measures of trained tensors
   /// @throws Error (invalid_argument) if the sum does not fit in 64 bits
   [[nodiscard]] constexpr std::uint64_t total() const {
     return checked_add(checked_add(checked_add(reduce, publish), checked_add(gather, frozen)),

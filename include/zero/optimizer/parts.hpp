@@ -89,8 +89,6 @@ struct Parts : Model {
   [[nodiscard]] bool counts(std::size_t tensor) const noexcept {
     return counts() || tensors[tensor].partitioned;
   }
-  /// Tensors that have memory of their own, and updates.
-  ZERO_APART [[nodiscard]] std::size_t trained_tensors() const noexcept;
   void require_bound() const {
     bool const bound = parameters.lent().bound() && gradients.lent().bound();
     if (policies.borrowed && !bound) refuse_unbound();
@@ -159,9 +157,12 @@ ZERO_BODY Parts::Parts(Agreed agreed)
       control(
           reinterpret_cast<StepControl*>(arena.take(Role::control, elements.control_bytes).data())),
       tensor_counts(control, tensors.size()),
-      randomness(*this,
-                 groups.model() == nullptr ? 0 : groups.model()->rank(),
-                 policies.random() ? tensor_counts.missed + tensors.size() : nullptr),
+      randomness(
+          *this,
+          groups.model() == nullptr ? 0 : groups.model()->rank(),
+          policies.random()
+              ? tensor_counts.norms(policies.measures ? partition.placement().trained_tensors() : 0)
+              : nullptr),
       states(comm().rank(), form.update == StorageForm::Update::share, types, elements, arena),
       held(comm(), partition, types, parameters, states),
       staging(partition, types, elements, arena),
@@ -189,7 +190,7 @@ ZERO_BODY Parts::Parts(Agreed agreed)
             counts() ? nullptr : &tensors),
       refresh(
           form.refresh, comm(), partition, parameters, staging, elements, prefetch.depth, arena),
-      outcome(groups.world(), control, space(), kernels, trained_tensors()),
+      outcome(groups.world(), control, space(), kernels, partition.placement().trained_tensors()),
       readers(units.size()) {
   bool const sums = form.reduced == StorageForm::Reduced::sums;
   for (std::size_t k = 0; k < partition.placement().trained_kinds(); ++k) {
@@ -229,14 +230,6 @@ ZERO_BODY std::vector<bool> const& Parts::tensors_of(Content content) {
     listed.swap(those);
   }
   return listed;
-}
-
-ZERO_BODY std::size_t Parts::trained_tensors() const noexcept {
-  std::size_t count = 0;
-  for (std::size_t const t : partition.placement().by_offset()) {
-    count += partition.place(t).frozen ? 0u : 1u;
-  }
-  return count;
 }
 
 ZERO_BODY void Parts::refuse_unbound() const {

@@ -194,7 +194,7 @@ ZERO_BODY BucketUpdate::Terms BucketUpdate::terms_of(std::size_t tensor,
   if (combination == known) {
     OwnTerms const single{control_, counts_, tensor, presence_->may_rest(tensor)};
     TensorRule rule = rules_->rated(tensor);
-    if (adjusted) rule.norms = counts_.norms(tensor);
+    if (adjusted) rule.norms = counts_.norms(model_->partition.place(tensor).trained);
     kernels_.prepare(own ? &single : nullptr, terms, scalars, rule);
   }
   return {terms, scalars};

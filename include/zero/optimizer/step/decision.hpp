@@ -104,7 +104,8 @@ struct TensorCounts {
   static constexpr std::int64_t one_silent = std::int64_t{1} << silent_shift;
   static constexpr std::int64_t most_ranks = one_unsaid - 1;
 
-  /// Words behind those, of each tensor: accumulators of what a rule measures. Only where it does.
+  /// Words behind those, of each trained tensor: accumulators of what a rule measures. Only where
+  /// it does.
   static constexpr std::size_t norm_words = measured_numbers * ExactSum::word_count;
 
   std::int64_t* words = nullptr;   ///< in the memory of the space
@@ -117,9 +118,10 @@ struct TensorCounts {
         missed(words + count),
         tensors(count) {}
 
-  /// The accumulators of a tensor, where a rule measures.
-  [[nodiscard]] std::int64_t* norms(std::size_t tensor) const noexcept {
-    return missed + tensors + tensor * norm_words;
+  /// Those of one.
+  /// @param trained  trained tensors before it; of all, for what lies behind
+  [[nodiscard]] std::int64_t* norms(std::size_t trained) const noexcept {
+    return missed + tensors + trained * norm_words;
   }
   /// What one rank adds to the first word.
   [[nodiscard]] ZERO_HOST_DEVICE static std::int64_t word_of(std::int64_t present,

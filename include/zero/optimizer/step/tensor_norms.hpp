@@ -88,7 +88,7 @@ class TensorNorms {
 
 ZERO_BODY void TensorNorms::reset() const {
   constexpr std::size_t bytes = TensorCounts::norm_words * sizeof(std::int64_t);
-  space_.zero(counts_.norms(0), counts_.tensors * bytes);
+  space_.zero(counts_.norms(0), model_->partition.placement().trained_tensors() * bytes);
 }
 
 ZERO_BODY void TensorNorms::add(BucketSpan const& bucket, Array gradients) {
@@ -111,14 +111,16 @@ ZERO_BODY void TensorNorms::add(BucketSpan const& bucket, Array gradients) {
     }
     auto const [terms, scalars] =
         update_->terms_of(tensor, presence_->may_have_rested(tensor), false);
-    kernels.measure(rules_->of(tensor), terms, scalars, arrays, counts_.norms(tensor));
+    std::int64_t* const words = counts_.norms(model_->partition.place(tensor).trained);
+    kernels.measure(rules_->of(tensor), terms, scalars, arrays, words);
   });
 }
 
 ZERO_BODY void TensorNorms::sum(Ranks& ranks) const {
   constexpr auto at_once = static_cast<std::size_t>(norms_at_once(TensorCounts::norm_words));
-  for (std::size_t first = 0; first < counts_.tensors; first += at_once) {
-    std::size_t const tensors = (std::min)(at_once, counts_.tensors - first);
+  std::size_t const all = model_->partition.placement().trained_tensors();
+  for (std::size_t first = 0; first < all; first += at_once) {
+    std::size_t const tensors = (std::min)(at_once, all - first);
     ranks.run({.op = Op::all_reduce,
                .dtype = DType::i64,
                .accumulate = DType::i64,

@@ -53,8 +53,7 @@ struct PolicyFacts {
             .borrowed = borrowed,
             .prefetch = prefetch,
             .control_bytes = sizeof(StepControl) + (random() ? sizeof(Seed) : 0),
-            .control_bytes_each = TensorCounts::bytes_each +
-                                  (measures ? TensorCounts::norm_words * sizeof(std::int64_t) : 0),
+            .control_bytes_each = TensorCounts::bytes_each,
             .communicator_bytes = communicator_bytes,
             .in_place = in_place,
             .norm_words = measures ? TensorCounts::norm_words : 0};
