@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Runs zero-plan as a user does: what the paper printed, options, formats, pictures.
 
-    program_test.py ZERO_PLAN VALIDATE_PLAN SCRATCH_FOLDER
+    program_test.py [--all] ZERO_PLAN VALIDATE_PLAN SCRATCH_FOLDER
+
+Of the five questions whose answers are held against all that fits, the one of most devices is asked, and
+one of another cluster; with --all the five are.
 """
 
 import csv
@@ -14,7 +17,7 @@ import unittest
 
 from plan_programs import ProgramTest, answer, by, run, start
 
-SCRATCH = None
+SCRATCH, ALL = None, False
 STAGES = ["replicated", "pos", "pos+g", "pos+g+p"]
 COMMANDS = ["memory", "traffic", "advise", "sums", "table1", "table2", "fig1", "pa"]
 # As published: arXiv 1910.02054v3, Tables 1 and 2, Figure 1.
@@ -361,8 +364,9 @@ class Validation(ProgramTest):
             self.assertAlmostEqual(known["error"][row["cluster"]], most, delta=0.01)
 
     def test_advice_is_never_a_twentieth_over_the_best_that_fits(self):
-        found = answer("advice")["advice"]
-        self.assertEqual(len(found), 5)
+        asked = [] if ALL else ["--questions", "1,5"]
+        found = answer("advice", *asked)["advice"]
+        self.assertEqual(len(found), 5 if ALL else 2)
         for row in found:
             self.assertGreater(row["tried"], 20, row)
             self.assertGreaterEqual(row["over the best"], -1e-9, row)
@@ -479,5 +483,6 @@ class Mistakes(ProgramTest):
 
 
 if __name__ == "__main__":
-    SCRATCH = start(*sys.argv[1:4])
+    ALL = sys.argv[1] == "--all"
+    SCRATCH = start(*sys.argv[-3:])
     unittest.main(argv=sys.argv[:1])
