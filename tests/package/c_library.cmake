@@ -3,7 +3,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 # What an install with ZERO_C_LIBRARY adds serves a trainer in C that no C++ compiler sees.
 set(project "${ZERO_SOURCE}")
 expect_configured(zero -DZERO_C_LIBRARY=ON -DZERO_BUILD_TESTS=OFF -DZERO_BUILD_EXAMPLES=OFF -DZERO_BUILD_PROGRAMS=OFF
-                  -DZERO_BUILD_BENCH=OFF -DZERO_WITH_MPI=OFF -DCMAKE_BUILD_TYPE=Release)
+                  -DZERO_BUILD_BENCH=OFF -DZERO_WITH_MPI=OFF ${quickly})
 build(zero)
 install_and_move("${SCRATCH}/zero")
 

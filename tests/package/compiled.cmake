@@ -4,7 +4,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/consumer.cmake")
 set(consumer "${project}")
 set(project "${ZERO_SOURCE}")
 expect_configured(zero -DZERO_COMPILED=ON -DZERO_BUILD_TESTS=OFF -DZERO_BUILD_EXAMPLES=OFF -DZERO_BUILD_PROGRAMS=OFF
-                  -DZERO_BUILD_BENCH=OFF)
+                  -DZERO_BUILD_BENCH=OFF ${quickly})
 build(zero)
 install_and_move("${SCRATCH}/zero")
 

