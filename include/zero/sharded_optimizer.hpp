@@ -467,6 +467,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
  private:
   using Space = typename Choice::Space;
   using Precisions = detail::Precisions<Precision>;
+  using PrecisionsOfKinds = typename detail::PrecisionsOfKinds<Rule, Precisions>::Type;
   template <class P>
   using GradientOf = detail::ReducedGradient<P, form.reduced == StorageForm::Reduced::sums>;
 
@@ -578,7 +579,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   template <template <class> class As, class Visit>
   [[nodiscard]] static auto gradients_for(Visit& visit) {
     return [&visit](detail::GradientRun const& run) {
-      with_precision(Precisions(), run.kind, [&](auto of) {
+      with_precision(PrecisionsOfKinds(), run.kind, [&](auto of) {
         auto* const sums = static_cast<As<GradientOf<typename decltype(of)::type>>*>(run.gradients);
         visit(*run.tensor, run.first, std::span(sums, run.count), run.scale);
       });
@@ -587,7 +588,7 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   template <template <class> class As, class Visit>
   [[nodiscard]] static auto owned_for(Visit& visit) {
     return [&visit](detail::OwnedRun const& run) {
-      with_precision(Precisions(), run.kind, [&](auto of) {
+      with_precision(PrecisionsOfKinds(), run.kind, [&](auto of) {
         using P = typename decltype(of)::type;
         auto* const master = static_cast<As<typename P::Master>*>(run.master);
         std::array<std::span<As<typename P::State>>, state_arrays> states{};

@@ -39,6 +39,7 @@
 #include "zero/rule/adam.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/eight_bit.hpp"
 #include "zero/rule/lamb.hpp"
 #include "zero/rule/lars.hpp"
 #include "zero/rule/lion.hpp"

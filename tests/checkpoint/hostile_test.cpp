@@ -132,7 +132,9 @@ void load(zero::Catalog const& catalog, Sample const& sample, bool direct, Model
   REQUIRE(used == memory.size());
   zero::LoadOptions const options{.strict = false};
   zero::detail::LoadPlanner planner(catalog, sample.tensors, options);
-  auto plan = planner.plan({"exp_avg", "exp_avg_sq"});
+  static constexpr std::array<zero::ArrayForm, 3> forms{{{"master"}, {"exp_avg"}, {"exp_avg_sq"}}};
+  zero::StorageTypes const types{.arrays = forms};
+  auto plan = planner.plan([&](std::size_t) -> zero::StorageTypes const& { return types; });
   static_cast<void>(planner.differing(runs, files, [] {}));
   planner.place(runs, plan);
   auto const place = [&](zero::detail::HeldValues const& to, std::byte const* from, std::size_t n) {

@@ -42,18 +42,25 @@ struct SavedRun {
 
 /// One array of a tensor: master weights, a state, or a frozen tensor's parameters.
 struct SavedArray {
-  DType dtype = DType::f32;      ///< of its elements
-  std::vector<SavedRun> runs{};  ///< ascending; they do not overlap
+  DType dtype = DType::f32;        ///< of its elements
+  std::vector<SavedRun> runs{};    ///< ascending; they do not overlap
+  Coding coding = Coding::values;  ///< codes of a state, or scales: bytes
+  bool cut = false;                ///< groups of codes are no groups of the whole tensor
 
+  /// Bytes of so many elements; of scales, of whole groups.
+  [[nodiscard]] std::uint64_t bytes(std::uint64_t elements) const noexcept {
+    return entries_of(coding, elements) * size_of(dtype);
+  }
   friend bool operator==(SavedArray const&, SavedArray const&) = default;
 };
 
 /// A tensor and its arrays by name.
 struct CatalogTensor {
-  SavedTensor about{};                         ///< as the optimizer described it that has it first
-  std::string rule{};                          ///< of that optimizer, by name; empty if unknown
-  std::string parameter{};                     ///< type of its parameters, likewise
-  std::string precision{};                     ///< what that optimizer says of its own, likewise
+  SavedTensor about{};      ///< as the optimizer described it that has it first
+  std::string rule{};       ///< of that optimizer, by name; empty if unknown
+  std::string in_full{};    ///< the rule that it computes, where states are codes
+  std::string parameter{};  ///< type of its parameters, likewise
+  std::string precision{};  ///< what that optimizer says of its own, likewise
   std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
 };
 
@@ -74,6 +81,9 @@ struct Catalog {
 };
 
 namespace detail {
+
+/// The type, in files, of codes of numbers with a sign.
+inline constexpr std::string_view signed_codes = "I8";
 
 /// What is added to a catalog file by file.
 class CatalogBuilder {
@@ -160,6 +170,7 @@ class CatalogBuilder {
     if (optimizer.step != first.step) refuse_file(name, "has another step than a file before");
     long const step = optimizer.step >= 0 ? optimizer.step : catalog_->manifest.step;
     std::string const rule = text_at(optimizer.policies, "/rule/name");
+    std::string const in_full = text_at(optimizer.policies, "/rule/in_full");
     std::string const parameter = text_at(optimizer.policies, "/precision/parameter");
     for (SavedTensor const& tensor : optimizer.tensors) {
       std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
@@ -168,6 +179,7 @@ class CatalogBuilder {
         at->second.about = tensor;
         at->second.rule = rule;
         at->second.precision = text_at(optimizer.policies, "/precision/name");
+        at->second.in_full = in_full;
         at->second.parameter = tensor.dtype ? std::string(zero::name(*tensor.dtype)) : parameter;
       } else if (at->second.about.shape != tensor.shape ||
                  at->second.about.frozen != tensor.frozen) {
@@ -222,26 +234,44 @@ class CatalogBuilder {
                              : entry.name.rfind(':', second - 1);
       auto const number = number_of(std::string_view(entry.name).substr(second + 1));
       if (first == std::string::npos || !number) refuse("is no run of a tensor");
-      std::uint64_t const begin = *number;
       std::string const tensor = name_in(saved, entry.name.substr(0, first));
-      auto const dtype = safetensors::dtype_named(entry.dtype);
+      auto dtype = safetensors::dtype_named(entry.dtype);
       auto const found = parts_.find({static_cast<std::size_t>(saved.leader), tensor});
       if (found == parts_.end()) refuse("is of a tensor that is not described");
       auto const& [described, boxes, ends] = found->second;
       std::string const array = entry.name.substr(first + 1, second - first - 1);
+      Coding coding = Coding::values;
+      if (catalog_->manifest.coded && array != parameter_array && array != master_array) {
+        bool const bytes = dtype == DType::u8;
+        if (entry.dtype == signed_codes) coding = Coding::root;
+        if (bytes) coding = Coding::root_of_squares;
+        if (bytes && array.ends_with(scales_ending)) coding = Coding::root_scales;
+        if (coding != Coding::values) dtype = DType::u8;
+      }
       // Frozen tensors may be opaque.
-      if (!dtype || (is_integral(*dtype) && array != parameter_array) || entry.shape.size() != 1) {
+      bool const opaque = array == parameter_array || coding != Coding::values;
+      if (!dtype || (is_integral(*dtype) && !opaque) || entry.shape.size() != 1) {
         refuse("has a dtype or shape that runs do not have");
       }
       std::uint64_t const elements = ends.empty() ? 0 : ends.back();
-      if (begin > elements || entry.shape[0] > elements - begin)
+      std::uint64_t const entries = entries_of(coding, elements);
+      if (*number > entries || entry.shape[0] > entries - *number)
         refuse("reaches out of its tensor");
+      std::uint64_t const begin = coding == Coding::root_scales ? *number * coded_group : *number;
+      std::uint64_t const count = coding == Coding::root_scales
+                                      ? (std::min)(entry.shape[0] * coded_group, elements - begin)
+                                      : entry.shape[0];
       if (entry.begin % size_of(*dtype) != 0) refuse("is not aligned");
-      auto const [at, added] = described->arrays.try_emplace(array, SavedArray{.dtype = *dtype});
-      if (!added && at->second.dtype != *dtype) refuse("has another dtype than the runs before");
+      if (coding != Coding::values && begin % coded_group != 0) refuse("begins within a group");
+      auto const [at, added] =
+          described->arrays.try_emplace(array, SavedArray{.dtype = *dtype, .coding = coding});
+      if (!added && (at->second.dtype != *dtype || at->second.coding != coding)) {
+        refuse("has another dtype than the runs before");
+      }
       // clang 14 captures no structured binding.
-      std::vector<SavedRun>& runs = at->second.runs;
+      SavedArray& saved_array = at->second;
       std::uint64_t offset = entry.begin;
+      std::uint64_t done = 0;
       // From the box on that it begins in: files may have as many entries as boxes.
       auto const box = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), begin) -
                                                 ends.begin());
@@ -249,10 +279,16 @@ class CatalogBuilder {
           described->about.shape,
           std::span(boxes).subspan(box),
           begin - (box > 0 ? ends[box - 1] : 0),
-          entry.shape[0],
-          [&](std::uint64_t place, std::uint64_t count) {
-            runs.push_back({.first = place, .count = count, .file = file, .offset = offset});
-            offset += count * size_of(*dtype);
+          count,
+          [&](std::uint64_t place, std::uint64_t length) {
+            // What is coded together here has to be that in the whole tensor.
+            if (coding != Coding::values && (place % coded_group != 0 || done % coded_group != 0)) {
+              saved_array.cut = true;
+            }
+            saved_array.runs.push_back(
+                {.first = place, .count = length, .file = file, .offset = offset});
+            offset += saved_array.bytes(length);
+            done += length;
           });
     }
   }

@@ -10,6 +10,7 @@
 #include "zero/checkpoint/safetensors.hpp"
 #include "zero/checkpoint/text.hpp"
 #include "zero/layout/stacked.hpp"
+#include "zero/layout/storage_types.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/model.hpp"
@@ -82,6 +83,12 @@ inline constexpr std::string_view blob_entry = "rank_blob";
 inline constexpr std::string_view master_array = "master";
 /// The only array of a frozen tensor.
 inline constexpr std::string_view parameter_array = "parameter";
+/// What follows a state's name where the array has the scales of its codes.
+inline constexpr std::string_view scales_ending = ".scales";
+/// What files call an array.
+[[nodiscard]] inline std::string name_of_saved(std::string_view array, Coding coding) {
+  return std::string(array) + std::string(coding == Coding::root_scales ? scales_ending : "");
+}
 
 /// The type of that name.
 [[nodiscard]] constexpr std::optional<DType> type_called(std::string_view called) noexcept {
@@ -187,6 +194,20 @@ inline constexpr std::size_t most_axes = 64;
     }
   }
   return {};
+}
+
+/// Do groups of elements that are coded together in a part belong to several of the whole tensor?
+[[nodiscard]] inline bool cuts_groups(std::vector<std::uint64_t> const& shape,
+                                      std::vector<Box> const& boxes) {
+  std::uint64_t count = 0;
+  for (Box const& box : boxes) count += volume(box.extent);
+  std::uint64_t done = 0;
+  bool cut = false;
+  for_each_run(shape, boxes, 0, count, [&](std::uint64_t at, std::uint64_t length) {
+    cut = cut || at % coded_group != 0 || done % coded_group != 0;
+    done += length;
+  });
+  return cut;
 }
 
 /// The part of each tensor that an optimizer has: all of it, or what the trainer says.

@@ -13,6 +13,7 @@
 #include "zero/checkpoint/optimizer_view.hpp"
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/overflow.hpp"
+#include "zero/kernel/root_state.hpp"
 #include "zero/precision/mixed.hpp"
 
 #include <algorithm>
@@ -51,6 +52,10 @@ struct LoadOptions {
   /// Load frozen tensors. Without it those here keep their values, and those of the checkpoint need
   /// not be here.
   bool frozen = true;
+  /// Make codes of states that were saved in full, to nearest, and the other way round: of a rule
+  /// with states of 8 bits and the one that it computes, such as `AdamW8bit` and `AdamW`, and of
+  /// tensors whose states are in full on one side alone. Otherwise both are refused.
+  bool convert_states = false;
 };
 
 namespace detail {
@@ -60,6 +65,7 @@ struct LoadPlan {
   std::vector<Wanted> wanted{};           ///< in the order of the files
   std::deque<Narrowed> narrowed{};        ///< what they point to
   std::vector<ArrayRun> cleared{};        ///< states that begin anew
+  std::vector<ArrayRun> converted{};      ///< states that were saved otherwise than they are held
   std::vector<bool> values{};             ///< which tensors here get theirs
   std::vector<bool> states{};             ///< likewise: states, and with them the count of updates
   std::vector<std::string> missing{};     ///< tensors here that are not in the files
@@ -107,6 +113,11 @@ struct LoadPlan {
   return text;
 }
 
+/// Are groups that are coded together in layers of so many elements no groups of all layers?
+[[nodiscard]] inline bool cuts_groups(SavedArray const& saved, std::uint64_t elements) noexcept {
+  return saved.coding != Coding::values && elements % coded_group != 0;
+}
+
 /// One layer of a tensor that was saved whole.
 /// @param layer  less than the tensor's first dimension
 [[nodiscard]] inline CatalogTensor layer_of(CatalogTensor const& whole, std::uint64_t layer) {
@@ -118,7 +129,9 @@ struct LoadPlan {
   std::uint64_t const elements = volume(one.about.shape);
   for (auto const& [name, saved] : whole.arrays) {
     SavedArray& array = one.arrays[name];
-    array.dtype = saved.dtype;
+    array = {.dtype = saved.dtype, .runs = {}, .coding = saved.coding, .cut = saved.cut};
+    array.cut = saved.cut || cuts_groups(saved, elements);
+    if (array.cut) continue;
     for_each_piece(saved, layer * elements, elements, [&](SavedRun run, std::uint64_t before) {
       run.first = before;
       array.runs.push_back(run);
@@ -140,7 +153,9 @@ struct LoadPlan {
     for (auto const& [name, array] : layer->arrays) {
       auto const other = first.arrays.find(name);
       if (other == first.arrays.end()) return "have different states";
-      if (other->second.dtype != array.dtype) return "have different types";
+      if (other->second.dtype != array.dtype || other->second.coding != array.coding) {
+        return "have different types";
+      }
     }
   }
   return {};
@@ -161,6 +176,8 @@ struct LoadPlan {
     for (auto const& [name, saved] : layers[i]->arrays) {
       SavedArray& array = whole.arrays[name];
       array.dtype = saved.dtype;
+      array.coding = saved.coding;
+      array.cut = array.cut || saved.cut || cuts_groups(saved, elements);
       for (SavedRun run : saved.runs) {
         run.first += i * elements;
         array.runs.push_back(run);
@@ -206,9 +223,11 @@ class LoadPlanner {
   }
 
   /// The first tensor whose states another rule has left, in words; empty if there is none.
-  /// @param rule   the rule here
-  /// @param alike  rules whose states mean the same
+  /// @param rule     the rule here
+  /// @param in_full  the one that it computes, where its states are codes
+  /// @param alike    rules whose states mean the same
   [[nodiscard]] std::string other_rule(std::string_view rule,
+                                       std::string_view in_full,
                                        std::vector<std::string_view> const& alike) const {
     if (options_->parameters_only) return {};
     for (std::size_t t = 0; t < here_->size(); ++t) {
@@ -217,9 +236,12 @@ class LoadPlanner {
           std::find(alike.begin(), alike.end(), saved->rule) != alike.end()) {
         continue;
       }
+      bool const convertible = saved->rule == in_full || saved->in_full == rule;
+      if (convertible && options_->convert_states) continue;
       return "states of '" + (*here_)[t].name + "' are of the rule " + saved->rule +
              ", and would mean something else to " + std::string(rule) +
-             "; load parameters alone (LoadOptions::parameters_only)";
+             (convertible ? "; convert them (LoadOptions::convert_states), or " : "; ") +
+             "load parameters alone (LoadOptions::parameters_only)";
     }
     return {};
   }
@@ -236,8 +258,9 @@ class LoadPlanner {
   }
 
   /// Decides by what the files say of themselves.
-  /// @param states  which the rule has, by name
-  [[nodiscard]] LoadPlan plan(std::vector<std::string> const& states) {
+  /// @param types_of  `types_of(t)` has the arrays that a tensor has here
+  template <class TypesOf>
+  [[nodiscard]] LoadPlan plan(TypesOf const& types_of) {
     LoadPlan plan;
     std::size_t const tensors = here_->size();
     std::vector<bool> fit(tensors);
@@ -251,7 +274,7 @@ class LoadPlanner {
       if (stays || found_[t] == nullptr) continue;
       if ((*here_)[t].frozen && found_[t]->about.left_out) left_out[roots_[t]] = true;
       fit[t] = fits(t, plan);
-      with_states[t] = fit[t] && has_states(t, states, plan);
+      with_states[t] = fit[t] && has_states(t, types_of(t).states(), plan);
       std::size_t& leader = leaders_[roots_[t]];
       if (fit[t] && leader == none) leader = t;
     }
@@ -309,6 +332,12 @@ class LoadPlanner {
         SavedArray const* const own = array_of(*found_[at->second], run);
         SavedArray const* const taken = array_of(*found_[leaders_[run.tensor]], run);
         bool const both = own != nullptr && taken != nullptr;
+        if (run.coding != Coding::values && both &&
+            (own->coding != run.coding || taken->coding != run.coding)) {
+          // What is converted is not compared.
+          word = own->runs != taken->runs;
+          continue;
+        }
         word = both ? !same_elements(run, {&one, own}, {&other, taken}, alive) : own != taken;
       }
     }
@@ -337,13 +366,76 @@ class LoadPlanner {
     }
   }
 
+  /// Reads states of a run that were saved otherwise than they are held, to where they belong.
+  /// @param write  `write(values, count, done)` takes fp32 values behind the first `done`
+  /// @throws Error (data) if files are damaged, or have codes that stand for no number
+  template <class Write>
+  void convert(ArrayRun const& run,
+               PieceReader& pieces,
+               Alive const& alive,
+               Write const& write) const {
+    constexpr std::uint64_t most = std::uint64_t{1} << 16;
+    CatalogTensor const& saved = *found_[leaders_[run.tensor]];
+    SavedArray const& from = saved.arrays.at(std::string(run.array));
+    bool const coded = from.coding != Coding::values;
+    for (std::uint64_t done = 0; done < run.count; done += most) {
+      std::uint64_t const count = (std::min)(most, run.count - done);
+      std::vector<float> values(static_cast<std::size_t>(count));
+      auto const read = [&](ArrayRun as, SavedArray const& array, void* to) {
+        std::vector<Wanted> wanted;
+        want(as, array, run.first + done, count, static_cast<std::byte*>(to), not_narrowed, wanted);
+        stream_in_order(pieces, wanted, copy_values, true, alive);
+      };
+      ArrayRun as{.tensor = run.tensor, .array = run.array};
+      if (!coded) {
+        read(as, from, values.data());
+      } else {
+        std::vector<std::byte> codes(values.size());
+        std::vector<std::byte> scales(
+            static_cast<std::size_t>(entries_of(Coding::root_scales, count)));
+        as.values.array.dtype = DType::u8;
+        read(as, from, codes.data());
+        as.coding = Coding::root_scales;
+        read(as, saved.arrays.at(name_of_saved(run.array, Coding::root_scales)), scales.data());
+        CodeForm const& form = kernel::code_form(from.coding);
+        require_codes(run, form, codes.data(), scales.data(), values.size(), done);
+        form.decode(values.data(), codes.data(), scales.data(), values.size());
+      }
+      write(reinterpret_cast<std::byte const*>(values.data()), values.size(), done);
+    }
+  }
+  /// Are codes that were read such that stand for numbers?
+  /// @param form    theirs
+  /// @param before  elements of the run before them
+  /// @throws Error (data) if not
+  void require_codes(ArrayRun const& run,
+                     CodeForm const& form,
+                     void const* codes,
+                     void const* scales,
+                     std::size_t count,
+                     std::uint64_t before) const {
+    std::size_t const bad = form.first_bad(codes, scales, count);
+    if (bad == count) return;
+    Message const element{
+        "element ", run.first + before + bad, " of '", run.array, "' of tensor '"};
+    refuse_file(
+        catalog_->path,
+        {"has a code for ", element, (*here_)[run.tensor].name, "' that stands for no number"});
+  }
+
   /// Says what is to be read, and which states begin anew.
   /// @param runs  all that this rank holds
   void place(std::vector<ArrayRun> const& runs, LoadPlan& plan) const {
     for (ArrayRun const& run : runs) {
       if (options_->parameters_only && is_state(run)) continue;
       if (is_state(run) ? plan.states[run.tensor] : plan.values[run.tensor]) {
-        SavedArray const& from = *array_of(*found_[leaders_[run.tensor]], run);
+        CatalogTensor const& saved = *found_[leaders_[run.tensor]];
+        if (is_state(run) && is_converted(saved, run)) {
+          // Scales come with their codes.
+          if (run.coding != Coding::root_scales) plan.converted.push_back(run);
+          continue;
+        }
+        SavedArray const& from = *array_of(saved, run);
         Narrowed& narrowed = plan.narrowed.emplace_back(narrowing(run));
         std::byte* memory = run.values.array.first;
         if (!run.values.plain()) {
@@ -474,7 +566,7 @@ class LoadPlanner {
   /// Can a tensor whose values fit go on with the states that were saved? Says as well which of
   /// them nothing here takes.
   [[nodiscard]] bool has_states(std::size_t t,
-                                std::vector<std::string> const& states,
+                                std::span<ArrayForm const> states,
                                 LoadPlan& plan) const {
     SavedTensor const& own = (*here_)[t];
     CatalogTensor const& saved = *found_[t];
@@ -487,16 +579,56 @@ class LoadPlanner {
     for (auto const& [array, elements] : saved.arrays) {
       if (array == values_of(saved)) continue;
       if (own.frozen) return other({name, " is frozen here, and has states"});
-      if (std::find(states.begin(), states.end(), array) != states.end()) continue;
+      std::string_view const state =
+          elements.coding == Coding::root_scales
+              ? std::string_view(array).substr(0, array.size() - scales_ending.size())
+              : std::string_view(array);
+      auto const called = [&](ArrayForm const& form) { return form.name == state; };
+      if (std::any_of(states.begin(), states.end(), called)) continue;
       other({"this rule has no state '", array, "', which ", name, " has"});
     }
     if (own.frozen) return false;
-    for (std::string const& array : states) {
-      if (covers(saved, array, own)) continue;
-      if (saved.arrays.count(array) == 0) return other({name, " has no state '", array, "'"});
+    for (ArrayForm const& form : states) {
+      if (form.coding == Coding::root_scales) continue;
+      std::string const array(form.name);
+      auto const found = saved.arrays.find(array);
+      if (found == saved.arrays.end()) {
+        if (covers(saved, array, own)) continue;
+        return other({name, " has no state '", array, "'"});
+      }
+      Coding const coding = found->second.coding;
+      bool const coded = coding != Coding::values;
+      if (coded != has_scales(form.coding) && !options_->convert_states) {
+        return refuse(plan,
+                      {name,
+                       " has '",
+                       array,
+                       coded ? "' in codes, and here in full" : "' in full, and here in codes",
+                       "; convert it (LoadOptions::convert_states); it is so"});
+      }
+      if (coded && has_scales(form.coding) && coding != form.coding) {
+        return refuse(plan, {name, " has codes of '", array, "' that mean something else"});
+      }
+      if ((coded || has_scales(form.coding)) &&
+          (found->second.cut || cuts_groups(own.shape, own.boxes))) {
+        return refuse(plan,
+                      {name,
+                       " has another part than here, or layers, that cut the groups of 32 elements "
+                       "in which '",
+                       array,
+                       "' is coded; have its states in full (Tensor::full_states)"});
+      }
+      std::string const scales = name_of_saved(array, Coding::root_scales);
+      if (covers(saved, array, own) && (!coded || covers(saved, scales, own))) continue;
       return refuse(plan, {name, " does not have all elements of '", array, "'"});
     }
     return !saved.about.frozen;
+  }
+  /// Was the state of a run saved in another way than it is held?
+  [[nodiscard]] static bool is_converted(CatalogTensor const& saved, ArrayRun const& run) {
+    auto const found = saved.arrays.find(std::string(run.array));
+    bool const coded = found != saved.arrays.end() && found->second.coding != Coding::values;
+    return coded != (run.coding != Coding::values);
   }
 
   /// Which array has a tensor's values.
@@ -535,7 +667,8 @@ class LoadPlanner {
   }
   /// What was saved of the array of a run; null if nothing was.
   [[nodiscard]] static SavedArray const* array_of(CatalogTensor const& saved, ArrayRun const& run) {
-    auto const found = saved.arrays.find(std::string(is_state(run) ? run.array : values_of(saved)));
+    auto const found =
+        saved.arrays.find(is_state(run) ? run.saved_name() : std::string(values_of(saved)));
     return found == saved.arrays.end() ? nullptr : &found->second;
   }
   /// What becomes of values that are too large. A master weight that has outgrown its parameter in
@@ -563,15 +696,16 @@ class LoadPlanner {
             Narrowed const& narrowed,
             std::vector<Wanted>& wanted) const {
     auto const add = [&](SavedRun const& piece, std::uint64_t before) {
-      wanted.push_back(
-          {.file = piece.file,
-           .offset = piece.offset,
-           .count = piece.count,
-           .from = from.dtype,
-           .to = run.dtype(),
-           .memory = memory == nullptr ? nullptr : memory + before * size_of(run.dtype()),
-           .narrowed = &narrowed,
-           .first = first + before});
+      wanted.push_back({.file = piece.file,
+                        .offset = piece.offset,
+                        .count = entries_of(run.coding, piece.count),
+                        .from = from.dtype,
+                        .to = run.dtype(),
+                        .memory = memory == nullptr ? nullptr
+                                                    : memory + entries_of(run.coding, before) *
+                                                                   size_of(run.dtype()),
+                        .narrowed = &narrowed,
+                        .first = first + before});
     };
     for_each_saved((*here_)[run.tensor], first, count, from, add);
   }
@@ -593,7 +727,8 @@ class LoadPlanner {
     Narrowed const narrowed = narrowing(run);
     auto const read = [&](ReadArray const& array, std::uint64_t done) {
       std::uint64_t const count = (std::min)(most, run.count - done);
-      std::vector<std::byte> elements(static_cast<std::size_t>(count) * size_of(run.dtype()));
+      std::vector<std::byte> elements(static_cast<std::size_t>(entries_of(run.coding, count)) *
+                                      size_of(run.dtype()));
       std::vector<Wanted> wanted;
       want(run, *array.from, run.first + done, count, elements.data(), narrowed, wanted);
       stream_in_order(*array.pieces, wanted, copy_values, true, alive);

@@ -121,7 +121,7 @@ void for_each_piece(SavedArray const& saved,
     std::uint64_t const begin = (std::max)(at->first, first);
     std::uint64_t const last = (std::min)(at->first + at->count, end);
     SavedRun piece = *at;
-    piece.offset += (begin - at->first) * size_of(saved.dtype);
+    piece.offset += saved.bytes(begin - at->first);
     piece.first = begin;
     piece.count = last - begin;
     visit(piece, begin - first);

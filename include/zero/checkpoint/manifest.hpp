@@ -46,6 +46,7 @@ struct Manifest {
   nlohmann::json user = nlohmann::json::object();  ///< the trainer's own, of the first rank
   /// By rank of those that saved together; of one rank as the optimizers that it saved.
   std::vector<SavedFile> files{};
+  bool coded = false;  ///< files have states that are codes, and their scales
 
   /// Names of the optimizers that each rank saved; one empty name if that was one without.
   [[nodiscard]] std::vector<std::string> optimizers() const {
@@ -59,7 +60,7 @@ struct Manifest {
   }
   /// What there would be if one of them had been saved alone.
   [[nodiscard]] Manifest of(std::string_view optimizer) const {
-    Manifest part{.step = step, .user = user};
+    Manifest part{.step = step, .user = user, .files = {}, .coded = coded};
     std::vector<int> places;
     int place = 0;
     for (SavedFile const& file : files) places.push_back(file.optimizer == optimizer ? place++ : 0);
@@ -82,6 +83,8 @@ inline constexpr std::uint64_t longest_manifest = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t checkpoint_format = 1;
 /// The same with names of optimizers.
 inline constexpr std::uint64_t format_of_several = 2;
+/// The same with or without these, and with states that are codes.
+inline constexpr std::uint64_t format_of_codes = 3;
 
 // A manifest is one line of JSON that begins with a checksum of the rest.
 inline constexpr std::string_view seal_begin = R"({"xxh3":")";
@@ -105,7 +108,10 @@ inline constexpr std::string_view seal_end = "}\n";
   }
   bool const several = !manifest.files.empty() && !manifest.files.front().optimizer.empty();
   nlohmann::json const body = {
-      {"format", several ? format_of_several : checkpoint_format},
+      {"format",
+       manifest.coded ? format_of_codes
+       : several      ? format_of_several
+                      : checkpoint_format},
       {"zero", Message({version.major, ".", version.minor, ".", version.patch}).text()},
       {"step", manifest.step},
       {"user", manifest.user},
@@ -145,13 +151,18 @@ inline constexpr std::string_view seal_end = "}\n";
   }
   nlohmann::json const json = parse_text(file, body);
   Fields const fields(file, json);
-  bool const several = fields.count("format") == format_of_several;
-  if (fields.count("format") != checkpoint_format && !several) {
-    refuse_file(file, {"has format ", fields.count("format"), ", which this version cannot read"});
+  std::uint64_t const format = fields.count("format");
+  if (format < checkpoint_format || format > format_of_codes) {
+    refuse_file(file, {"has format ", format, ", which this version cannot read"});
   }
-  Manifest manifest{.step = fields.steps("step"), .user = fields.at("user")};
+  Manifest manifest{.step = fields.steps("step"),
+                    .user = fields.at("user"),
+                    .files = {},
+                    .coded = format == format_of_codes};
+  bool several = format == format_of_several;
   for (nlohmann::json const& each : fields.list("files")) {
     Fields const entry(file, each);
+    several = several || (manifest.coded && entry.has("optimizer"));
     SavedFile saved{.name = entry.text("name"),
                     .bytes = entry.count("bytes"),
                     .header_bytes = entry.count("header_bytes"),

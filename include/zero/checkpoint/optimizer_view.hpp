@@ -32,12 +32,35 @@ struct ArrayRun {
   HeldValues masters{};     ///< of parameters that are exported: what they are rounded from
   /// Of masters, and of parameters without any: how parameters are rounded.
   MasterForm const* form = nullptr;
+  Coding coding = Coding::values;  ///< of codes and scales, which are saved as the bytes they are
+  HeldValues decoded{};            ///< of codes: what they stand for
 
   [[nodiscard]] DType dtype() const noexcept { return values.array.dtype; }
   /// As they are saved.
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return count * size_of(dtype()); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return entries_of(coding, count) * size_of(dtype());
+  }
+  /// What files call the array.
+  [[nodiscard]] std::string saved_name() const { return name_of_saved(array, coding); }
 };
 
+/// What a piece has of the k-th array of its kind.
+[[nodiscard]] inline ArrayRun run_of(HeldPiece const& piece, std::size_t k) {
+  ArrayForm const& form = piece.types().arrays[k];
+  ArrayRun run{.tensor = piece.tensor(),
+               .array = form.name,
+               .first = piece.first(),
+               .count = piece.count(),
+               .values = piece.values(k)};
+  if (k == 0) run.limit = piece.types().parameter;
+  if (k == 0) run.form = piece.types().masters;
+  if (form.coding < Coding::root) return run;
+  run.coding = form.coding;
+  if (has_scales(form.coding)) run.decoded = run.values;
+  bool const scales = form.coding == Coding::root_scales;
+  run.values = {{piece.array(k).first, DType::u8, scales ? form.coding : Coding::values}};
+  return run;
+}
 /// What a piece has of an array.
 [[nodiscard]] inline ArrayRun run_of(HeldPiece const& piece,
                                      std::string_view name,
@@ -53,7 +76,7 @@ struct ArrayRun {
 inline void append_run(std::vector<ArrayRun>& runs, ArrayRun const& run) {
   if (!runs.empty()) {
     ArrayRun& last = runs.back();
-    if (last.tensor == run.tensor && last.array == run.array &&
+    if (last.tensor == run.tensor && last.array == run.array && last.coding == run.coding &&
         last.first + last.count == run.first && last.values.go_on(last.count, run.values) &&
         run.masters.array.first == nullptr) {
       last.count += run.count;
@@ -72,6 +95,9 @@ ZERO_OPTIONAL_APART [[nodiscard]] std::vector<ArrayRun> array_runs(Parts& parts,
                                                                    bool own,
                                                                    bool frozen = true);
 
+/// Are some states that a rank saves codes?
+ZERO_OPTIONAL_APART [[nodiscard]] bool has_codes(Parts const& parts);
+
 /// Policies by slot, for people and for those who compare.
 ZERO_OPTIONAL_APART [[nodiscard]] nlohmann::json policies_of(Parts const& parts);
 
@@ -82,13 +108,12 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool
   auto const left_out = [&](HeldPiece const& piece) {
     return own && !parts.counts(piece.tensor());
   };
-  for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
+  std::size_t const arrays = parts.policies.types.front().arrays.size();
+  for (std::size_t k = 0; k < arrays; ++k) {
     parts.held.trained(own ? Extent::owned : Extent::updated, [&](HeldPiece const& piece) {
-      if (left_out(piece)) return;
-      ArrayRun run = run_of(piece, piece.types().arrays[k].name, piece.values(k));
-      if (k == 0) run.limit = piece.types().parameter;
-      if (k == 0) run.form = piece.types().masters;
-      append_run(runs, run);
+      // Tensors of a coding rule that have states in full have no scales.
+      if (left_out(piece) || k >= piece.types().arrays.size()) return;
+      append_run(runs, run_of(piece, k));
     });
   }
   parts.held.frozen(own ? Extent::owned : Extent::read, [&](HeldPiece const& piece) {
@@ -101,6 +126,13 @@ ZERO_OPTIONAL_BODY std::vector<ArrayRun> array_runs(Parts& parts, bool own, bool
     return size_of(a.dtype()) > size_of(b.dtype());
   });
   return runs;
+}
+
+ZERO_OPTIONAL_BODY bool has_codes(Parts const& parts) {
+  auto const& places = parts.partition.placement().places();
+  return std::any_of(places.begin(), places.end(), [&](TensorPlace const& place) {
+    return place.count > 0 && parts.types[place.kind].coded();
+  });
 }
 
 ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
@@ -124,18 +156,20 @@ ZERO_OPTIONAL_BODY nlohmann::json policies_of(Parts const& parts) {
   nlohmann::json precision = types_of(types);
   precision["name"] = policies.precision;
   precision["state"] = name(policies.state);
-  for (StorageTypes const& other : policies.types.subspan(1)) {
+  for (StorageTypes const& other :
+       policies.types.first(precision_count(policies.types)).subspan(1)) {
     precision["others"].push_back(types_of(other));
   }
-  nlohmann::json json = {
-      {"stage", policies.stage},
-      {"world_size", parts.comm().size()},
-      {"precision", precision},
-      {"rule",
-       {{"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}}},
-      {"accumulation", policies.accumulation},
-      {"memory", policies.memory()},
-      {"bucket_bytes", parts.partition.bucket_elements() * size_of(types.wire)}};
+  nlohmann::json own_rule = {
+      {"name", rule.name}, {"states", states}, {"fields", fields_of(parts.rules.common())}};
+  if (!rule.in_full.empty()) own_rule["in_full"] = rule.in_full;
+  nlohmann::json json = {{"stage", policies.stage},
+                         {"world_size", parts.comm().size()},
+                         {"precision", precision},
+                         {"rule", own_rule},
+                         {"accumulation", policies.accumulation},
+                         {"memory", policies.memory()},
+                         {"bucket_bytes", parts.partition.bucket_elements() * size_of(types.wire)}};
   if (rule.described) {
     parts.rules.for_owned([&](std::string const& name, void const* own) {
       json["own_rules"][name] = fields_of(own);

@@ -30,9 +30,10 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
-/// What a run of elements is called in a rank's file.
+/// What a run of elements is called in a rank's file; numbers of scales are those of groups.
 [[nodiscard]] inline std::string entry_name(std::string const& tensor, ArrayRun const& run) {
-  return tensor + ":" + std::string(run.array) + ":" + std::to_string(run.first);
+  std::uint64_t const first = entries_of(run.coding, run.first);
+  return tensor + ":" + run.saved_name() + ":" + std::to_string(first);
 }
 
 /// Bytes of data between two checksums.
@@ -53,8 +54,10 @@ inline constexpr std::size_t piece_bytes = std::size_t{1} << 18;
            {"a file cannot hold the state '", run.array, "': its name has a colon"});
     }
     header.entries.push_back({.name = entry_name(tensors[run.tensor].name, run),
-                              .dtype = std::string(safetensors::spelled(run.dtype())),
-                              .shape = {run.count}});
+                              .dtype = run.coding == Coding::root
+                                           ? std::string(signed_codes)
+                                           : std::string(safetensors::spelled(run.dtype())),
+                              .shape = {entries_of(run.coding, run.count)}});
   }
   if (blob_bytes > 0) {
     header.entries.push_back(

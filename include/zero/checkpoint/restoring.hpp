@@ -183,13 +183,14 @@ class Restore {
       here_ = described(*parts_, options_.parts, counters_, parts_->divided());
       runs_ = array_runs(*parts_, false);
       RuleCalls const& rule = parts_->rules.calls();
-      std::vector<std::string> states;
-      for (StateArray const& state : rule.states) states.emplace_back(state.name);
       planner_.emplace(catalog_, here_, options_);
-      std::string const other =
-          planner_->other_rule(rule.name, {rule.states_of.begin(), rule.states_of.end()});
+      std::string const other = planner_->other_rule(
+          rule.name, rule.in_full, {rule.states_of.begin(), rule.states_of.end()});
       if (!other.empty()) refuse_file(catalog_.path, {"does not fit this optimizer: ", other});
-      plan_ = planner_->plan(states);
+      plan_ = planner_->plan([&](std::size_t t) -> StorageTypes const& {
+        // Of a frozen tensor here there are states in none.
+        return parts_->types[parts_->partition.place(t).kind];
+      });
     });
     changed_ = replaced_ = plan_.values;
   }
@@ -253,8 +254,17 @@ class Restore {
   void verify() {
     LongWork verify(control_, "load", files_, deadline_s_);
     verify.run([&] {
-      verify.run_in_thread(
-          [&](Alive const& alive) { stream(*files_, catalog_, plan_.wanted, {}, false, alive); });
+      verify.run_in_thread([&](Alive const& alive) {
+        stream(*files_, catalog_, plan_.wanted, {}, false, alive);
+        PieceReader pieces(*files_, catalog_);
+        auto const look = [&](ArrayRun const& run) {
+          planner_->convert(run, pieces, alive, [](auto*, std::size_t, std::uint64_t) {});
+        };
+        for (ArrayRun const& run : plan_.converted) look(run);
+        for (ArrayRun const& run : runs_) {
+          if (has_scales(run.coding) && plan_.states[run.tensor]) look(run);
+        }
+      });
     });
   }
   /// Reads the data to where they belong.
@@ -271,6 +281,14 @@ class Restore {
           direct&& to.plain() ? copy_values(to, host, count) : write_values(space, to, count, host);
         };
         stream(*files_, catalog_, plan_.wanted, place, direct, alive);
+        PieceReader pieces(*files_, catalog_);
+        for (ArrayRun const& run : plan_.converted) {
+          HeldValues const& to = run.coding == Coding::values ? run.values : run.decoded;
+          planner_->convert(run, pieces, alive, [&](auto* values, std::size_t n, std::uint64_t at) {
+            write_values(space, to.from(at), n, values);
+          });
+        }
+        if (all) require_codes(alive);
       });
     });
     for (ArrayRun const& run : plan_.cleared) {
@@ -293,6 +311,24 @@ class Restore {
   }
 
  private:
+  /// Do all codes that are held now stand for numbers?
+  void require_codes(Alive const& alive) const {
+    constexpr std::uint64_t most = std::uint64_t{1} << 16;
+    for (ArrayRun const& run : runs_) {
+      if (!has_scales(run.coding) || !plan_.states[run.tensor]) continue;
+      for (std::uint64_t done = 0; done < run.count; done += most) {
+        alive();
+        auto const count = static_cast<std::size_t>((std::min)(most, run.count - done));
+        HeldValues const here = run.decoded.from(done);
+        std::vector<std::byte> codes(count);
+        std::vector<std::byte> scales(
+            static_cast<std::size_t>(entries_of(Coding::root_scales, count)));
+        parts_->space().download(codes.data(), here.array.first, codes.size());
+        parts_->space().download(scales.data(), here.scales, scales.size());
+        planner_->require_codes(run, *here.codes, codes.data(), scales.data(), count, done);
+      }
+    }
+  }
   /// Is each name one of an optimizer, and stays with it?
   void require_names() const {
     for (auto const& [there, here] : all_names_) {

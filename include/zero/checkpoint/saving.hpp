@@ -110,6 +110,7 @@ class Saving {
         std::vector<ArrayRun> const runs = array_runs(engine.parts(), true, options.frozen);
         own[i].data = data_of(runs, engine.parts().space().host_accessible());
         own[i].header = describe(engine, names_[i], runs, options);
+        coded_ = coded_ || has_codes(engine.parts());
         bytes += own[i].header.data_bytes();
       }
       if (snapshot != nullptr && snapshot->size() < bytes) {
@@ -219,7 +220,7 @@ class Saving {
     });
     std::vector<std::int64_t> const all = control_.gather(words);
     std::size_t const each = words.size() / names_.size();
-    Manifest manifest{.step = report_.step, .user = user_};
+    Manifest manifest{.step = report_.step, .user = user_, .files = {}, .coded = coded_};
     for (std::size_t at = 0; at < all.size(); at += each) {
       int const saver = static_cast<int>(at / words.size());
       std::string const& optimizer = names_[at / each % names_.size()];
@@ -272,7 +273,14 @@ class Saving {
       for (SavedTensor& tensor : tensors) {
         tensor.left_out = tensor.frozen && !options.frozen;
         // No reader would take it.
-        std::string const problem = problem_of_boxes(tensor.shape, tensor.boxes);
+        std::string problem = problem_of_boxes(tensor.shape, tensor.boxes);
+        auto const t = static_cast<std::size_t>(&tensor - tensors.data());
+        if (problem.empty() && parts.types[parts.partition.place(t).kind].coded() &&
+            cuts_groups(tensor.shape, tensor.boxes)) {
+          problem =
+              "has a part that cuts the groups of 32 elements in which its states are coded; have "
+              "them in full (Tensor::full_states)";
+        }
         if (problem.empty()) continue;
         fail(ErrorKind::invalid_argument, {"tensor '", tensor.name, "' ", problem});
       }
@@ -387,6 +395,7 @@ class Saving {
   std::vector<std::string> names_{};  ///< of optimizers; empty: of one without
   int leader_ = 0;
   bool removes_ = false;
+  bool coded_ = false;  ///< some states are codes
   nlohmann::json user_ = nlohmann::json::object();
   SaveReport report_{};
   std::atomic<bool> stopped_{false};

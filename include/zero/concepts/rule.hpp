@@ -47,11 +47,25 @@ enum class StateEntry : std::uint8_t {
   element,  ///< one entry for each element of a parameter
 };
 
-/// One array of optimizer states. Plans, fingerprints and messages call it by its name; its dtype
-/// is `Precision::State`.
+/// How a state array has its values.
+enum class StateCoding : std::uint8_t {
+  none,  ///< as they are, in `Precision::State`
+  /// In 8 bits each, and a byte for each group of 32: kernel::RootCode with a sign, as of means of
+  /// gradients.
+  root,
+  root_of_squares  ///< likewise without a sign, of numbers that are not negative: means of squares
+};
+
+/// One array of optimizer states. Plans, fingerprints and messages call it by its name.
+///
+/// Where it has a coding, `update` gets and leaves numbers in float all the same. They are decoded
+/// before it and rounded stochastically behind it, by random bits that depend on the optimizer's
+/// seed, on array, tensor and element, and on the number of the tensor's update. Tensors of fewer
+/// than `coded_from` elements, and those with `Tensor::full_states`, have them in full.
 struct StateArray {
   std::string_view name;                   ///< such as "exp_avg"; unique within the rule
   StateEntry entry = StateEntry::element;  ///< what one entry belongs to
+  StateCoding coding = StateCoding::none;  ///< how it has its values
 };
 
 namespace detail {

@@ -52,7 +52,13 @@ template <class Master, class Parameter, class Gradient, class State, std::size_
 struct RandomUpdateArrays : UpdateArrays<Master, Parameter, Gradient, State, StateCount> {
   RandomOrigin random{};  ///< of their random bits
 };
-/// Are they such arrays?
+/// The same where states are codes: of groups of 32 elements, the first of which begins with the
+/// arrays, each group has a scale.
+template <class Master, class Parameter, class Gradient, class State, std::size_t StateCount>
+struct CodedUpdateArrays : RandomUpdateArrays<Master, Parameter, Gradient, State, StateCount> {
+  std::array<std::uint8_t*, StateCount> scales{};  ///< read and written
+};
+/// Are they arrays with random bits?
 template <class Arrays>
 concept RandomArrays = requires(Arrays const& arrays) {
   { arrays.random } -> std::convertible_to<RandomOrigin>;

@@ -7,6 +7,7 @@
 #include "zero/concepts/space.hpp"
 #include "zero/kernel/coded_element.hpp"
 #include "zero/kernel/random_bits.hpp"
+#include "zero/kernel/root_code.hpp"
 #include "zero/kernel/update.hpp"
 
 #include <algorithm>
@@ -70,6 +71,9 @@ template <class Arrays>
   arrays.gradient += first;
   for (auto& state : arrays.state) state += first;
   if constexpr (requires { arrays.random; }) arrays.random.first += first;
+  if constexpr (requires { arrays.scales; }) {
+    for (auto& scales : arrays.scales) scales += first / root_group;
+  }
   arrays.count = count;
   return arrays;
 }
@@ -138,18 +142,18 @@ void update(R const& rule,
 /// The same where some take random bits: those of the array, of the tensor's update and of the
 /// element in the tensor, wherever it is updated. `count` has the updates of the tensor, this one
 /// included.
-template <Isa I = native, Rule R, class M, class P, class G, class S, std::size_t K>
+template <Isa I = native, Rule R, class Real, RandomArrays Arrays>
 void update(R const& rule,
-            BasicStepScalars<RealOf<M, G, S>> const& scalars,
+            BasicStepScalars<Real> const& scalars,
             double gradient_scale,
-            RandomUpdateArrays<M, P, G, S, K> const& arrays,
+            Arrays const& arrays,
             long count) noexcept {
   RandomOrigin const from = arrays.random;
   auto const stream_of = [&](std::uint64_t number) {
     return random_stream(
         random_key(from.key, number), *from.seed, static_cast<std::uint64_t>(count));
   };
-  constexpr std::make_index_sequence<K> states{};
+  constexpr std::make_index_sequence<R::states.size()> states{};
   detail::update_decoded<I>(rule, scalars, gradient_scale, arrays, arrays, stream_of, states);
 }
 

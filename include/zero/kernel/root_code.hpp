@@ -56,7 +56,8 @@ template <RootCode Code>
   using Grid = RootGrid<Code>;
   if (scale == 0 || scale == root_not_finite) return code == 0;
   if (scale < Grid::least_scale || scale > Grid::most_scale) return false;
-  int const magnitude = code < 0 ? -int{code} : int{code};
+  int const number = code;  // nvcc warns of comparing what has no sign
+  int const magnitude = number < 0 ? -number : number;
   return code == 0 || (magnitude >= Grid::least && magnitude <= Grid::largest);
 }
 

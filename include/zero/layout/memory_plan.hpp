@@ -288,6 +288,7 @@ ZERO_BODY MemoryBytes memory_bytes(StorageElements const& elements, KindTypes co
     add(Role::gradients, kind.shard_sums, size_of(types[k].accumulate));
     add(Role::master, kind.updated, types[k].master_bytes());
     add(Role::state, kind.updated, types[k].state_bytes());
+    add(Role::state, entries_of(Coding::root_scales, kind.updated), types[k].scale_bytes());
     add(Role::gradient_pool,
         checked_add(checked_mul(kind.gradient_slot, kind.gradient_slots), kind.tied_gradients),
         wire);

@@ -184,7 +184,10 @@ ZERO_BODY void Placement::resolve_ties(std::vector<Tensor> const& tensors) {
       require(target.weight_decay == tensor.weight_decay &&
                   target.learning_rate == tensor.learning_rate,
               "which has another weight decay or learning rate; they share one memory");
-      require(places_[found].kind == place.kind, "which is held in other types");
+      require(places_[found].kind == place.kind,
+              target.full_states == tensor.full_states
+                  ? "which is held in other types"
+                  : "but only one of them has its states in full");
       require(target.group == tensor.group, "which is of another group");
       place.storage = places_[found].storage;
     }

@@ -39,9 +39,10 @@ struct PlanNames {
 
 /// One array of optimizer states.
 struct StateArrayBytes {
-  std::string name{};        ///< as the rule calls it
-  DType dtype = DType::f32;  ///< of one entry
-  std::uint64_t bytes = 0;   ///< held by one rank
+  std::string name{};              ///< as the rule calls it
+  DType dtype = DType::f32;        ///< of its values
+  std::uint64_t bytes = 0;         ///< held by one rank
+  Coding coding = Coding::values;  ///< of these; scales of codes are an array of their own
   friend bool operator==(StateArrayBytes const&, StateArrayBytes const&) = default;
 };
 
@@ -109,6 +110,11 @@ ZERO_APART [[nodiscard]] std::string to_string(Plan const& plan);
 ZERO_APART [[nodiscard]] std::string to_line(Plan const& plan);
 
 namespace detail {
+
+/// Is it an array of this form?
+[[nodiscard]] inline bool is_array(StateArrayBytes const& array, ArrayForm const& form) {
+  return array.name == form.name && array.dtype == form.dtype && array.coding == form.coding;
+}
 
 /// Decimal digits with a comma before every third one from the right.
 ZERO_APART [[nodiscard]] std::string with_commas(std::uint64_t value);
@@ -198,12 +204,14 @@ ZERO_BODY Plan make_plan(Partition const& partition,
     for (ArrayForm const& state : kind.states()) {
       auto array = std::find_if(
           plan.state_arrays.begin(), plan.state_arrays.end(), [&](StateArrayBytes const& other) {
-            return other.name == state.name && other.dtype == state.dtype;
+            return detail::is_array(other, state);
           });
       if (array == plan.state_arrays.end()) {
-        array = plan.state_arrays.insert(array, {std::string(state.name), state.dtype, 0});
+        array = plan.state_arrays.insert(array,
+                                         {std::string(state.name), state.dtype, 0, state.coding});
       }
-      add(array->bytes, checked_mul(elements.kinds[k].updated, size_of(state.dtype)));
+      std::uint64_t const entries = entries_of(state.coding, elements.kinds[k].updated);
+      add(array->bytes, checked_mul(entries, held_bytes(state.dtype, state.coding)));
     }
     // Where every rank updates everything, it is the reduced gradients that are published, in the
     // dtype in which they were kept.
@@ -294,10 +302,27 @@ ZERO_BODY std::string TextTable::text() const {
   return result;
 }
 
+/// A number of 32nds, as a decimal without trailing zeros.
+ZERO_APART [[nodiscard]] std::string with_decimals(std::uint64_t of_32) {
+  std::string text = std::to_string(of_32 / 32);
+  if (of_32 % 32 == 0) return text;
+  std::string decimals = std::to_string(100000 + of_32 % 32 * 3125);
+  decimals.front() = '.';
+  while (decimals.back() == '0') decimals.pop_back();
+  return text + decimals;
+}
+
 /// "2Ψ" or "2Ψ/N": an array of that many bytes an element, whole or shared; where trained tensors
 /// differ in that, of those of each type.
-template <class Width>
-[[nodiscard]] std::string array_formula(Plan const& plan, bool sharded, Width const& width) {
+/// @param scales  bytes of a group of elements, likewise
+template <class Width, class Scales>
+[[nodiscard]] std::string array_formula(Plan const& plan,
+                                        bool sharded,
+                                        Width const& per_element,
+                                        Scales const& scales) {
+  auto const width = [&](StorageTypes const& kind) -> std::uint64_t {
+    return coded_group * per_element(kind) + scales(kind);
+  };
   std::string formula;
   bool const alike = std::all_of(plan.types.begin(), plan.types.end(), [&](auto const& kind) {
     return kind.frozen() || width(kind) == width(plan.types.front());
@@ -305,12 +330,17 @@ template <class Width>
   for (StorageTypes const& kind : plan.types) {
     std::uint64_t const bytes = kind.frozen() ? 0 : width(kind);
     if (bytes == 0) continue;
-    formula += (formula.empty() ? "" : " + ") + std::to_string(bytes) + "Ψ";
+    formula += (formula.empty() ? "" : " + ") + with_decimals(bytes) + "Ψ";
     if (!alike) formula += "_" + std::string(name(kind.parameter));
+    if (!alike && kind.coded()) formula += "_coded";
     if (sharded) formula += "/N";
     if (alike) break;
   }
   return formula;
+}
+template <class Width>
+[[nodiscard]] std::string array_formula(Plan const& plan, bool sharded, Width const& width) {
+  return array_formula(plan, sharded, width, [](StorageTypes const&) { return std::uint64_t{0}; });
 }
 
 ZERO_APART [[nodiscard]] std::string gradients_formula(Plan const& plan) {
@@ -356,7 +386,10 @@ ZERO_APART [[nodiscard]] std::string role_formula(Plan const& plan, Role role) {
           plan, sharded, [](StorageTypes const& kind) { return kind.master_bytes(); });
     case Role::state:
       return array_formula(
-          plan, sharded, [](StorageTypes const& kind) { return kind.state_bytes(); });
+          plan,
+          sharded,
+          [](StorageTypes const& kind) { return kind.state_bytes(); },
+          [](StorageTypes const& kind) { return kind.scale_bytes(); });
     case Role::gradient_pool: return "the largest units under way, all tied ones";
     case Role::gather_pool: return "the largest unit, times 1 + units gathered ahead";
     case Role::staging: return "buckets";
@@ -384,15 +417,20 @@ ZERO_APART [[nodiscard]] std::string held_table(Plan const& plan) {
     add(std::string(name(role)), plan.memory[role], role_formula(plan, role));
     if (role != Role::state) continue;
     for (StateArrayBytes const& array : plan.state_arrays) {
-      add("  " + array.name,
+      bool const scales = array.coding == Coding::root_scales;
+      auto const bytes = [&](StorageTypes const& kind) {
+        for (ArrayForm const& state : kind.states()) {
+          if (is_array(array, state)) return held_bytes(state.dtype, state.coding);
+        }
+        return std::size_t{0};
+      };
+      auto const none = [](StorageTypes const&) { return std::size_t{0}; };
+      add("  " + array.name +
+              (scales                     ? " scales"
+               : has_scales(array.coding) ? " codes"
+                                          : ""),
           array.bytes,
-          array_formula(plan, sharded, [&](StorageTypes const& kind) {
-            for (ArrayForm const& state : kind.states()) {
-              if (state.name == array.name && state.dtype == array.dtype)
-                return size_of(state.dtype);
-            }
-            return std::size_t{0};
-          }));
+          scales ? array_formula(plan, sharded, none, bytes) : array_formula(plan, sharded, bytes));
     }
   }
   add("total", total, "");

@@ -54,11 +54,18 @@ struct Tensor {
   /// Tensors of one group have one rule once `set_rule` or `set_lr` has given the group its own;
   /// until then, and without a name, the optimizer's. Tied tensors are of the same group.
   std::string group{};
+  /// Has its states in full where the rule's are codes, such as those of `AdamW8bit`: worth it for
+  /// embeddings. Tensors, and slices of stacked ones, of fewer than `coded_from` elements have that
+  /// anyway.
+  bool full_states = false;
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE
 
 namespace zero::inline ZERO_NAMESPACE {
+
+/// Elements from which on a tensor has its states in codes, if the rule has such.
+inline constexpr std::uint64_t coded_from = 4096;
 
 /// Number of elements of a tensor.
 /// @throws Error (invalid_argument) for an extent above 2^63, with the tensor's name, and if the

@@ -24,7 +24,8 @@ struct TensorTypes {
   std::vector<std::uint32_t> numbers{};
 };
 
-/// @param precisions  at least one; a tensor that says nothing has the first
+/// @param precisions  at least one, as `precision_count` says; a tensor that says nothing has the
+///   first
 /// @throws Error (invalid_argument), naming the tensor, if one that is trained is of a type that no
 ///   precision has, or one has a name in files that its type cannot have
 ZERO_APART [[nodiscard]] ZERO_COLD TensorTypes
@@ -36,6 +37,7 @@ ZERO_BODY TensorTypes tensor_types(std::vector<Tensor> const& tensors,
                                    std::span<StorageTypes const> precisions) {
   TensorTypes result{.types = KindTypes(precisions.begin(), precisions.end()), .numbers = {}};
   KindTypes& types = result.types;
+  std::size_t const known = precision_count(precisions);
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     Tensor const& tensor = tensors[t];
     auto const refuse = [&](Message const& why) {
@@ -48,7 +50,7 @@ ZERO_BODY TensorTypes tensor_types(std::vector<Tensor> const& tensors,
       std::string why = ", which has no gradients: only a frozen one can be";
       if (!is_integral(dtype)) {
         why = ", which no precision here has";
-        for (StorageTypes const& each : precisions) {
+        for (StorageTypes const& each : precisions.first(known)) {
           why += Message({&each == &precisions.front() ? ": " : ", ", name(each.parameter)}).text();
         }
       }
@@ -62,6 +64,8 @@ ZERO_BODY TensorTypes tensor_types(std::vector<Tensor> const& tensors,
     if (number == types.size()) {
       types.push_back({.parameter = dtype, .wire = dtype, .accumulate = dtype});
     }
+    bool const in_full = tensor.full_states || element_count(tensor) < coded_from;
+    if (!tensor.frozen && known < precisions.size() && in_full) number += known;
     if (number == 0) continue;
     if (result.numbers.empty()) result.numbers = std::vector<std::uint32_t>(tensors.size(), 0);
     result.numbers[t] = static_cast<std::uint32_t>(number);

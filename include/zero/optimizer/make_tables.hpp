@@ -28,6 +28,8 @@ namespace zero::inline ZERO_NAMESPACE {
 
 namespace kernel {
 struct StochasticBf16;  // whole for spaces, which alone read and write it
+template <bool... has_sign>
+struct RootState;  // likewise
 }
 
 namespace detail {
@@ -219,6 +221,15 @@ struct RuleFunctions {
     }
   }();
 
+  static constexpr std::string_view in_full = [] {
+    if constexpr (requires(R const& rule) { rule.full().name; }) {
+      using Full = std::remove_cvref_t<decltype(std::declval<R const&>().full())>;
+      return std::string_view(Full::name);
+    } else {
+      return std::string_view();
+    }
+  }();
+
   static void* clone(void const* rule) { return new R(of(rule)); }
   static void assign(void* to, void const* from) { *static_cast<R*>(to) = of(from); }
   static void destroy(void* rule) noexcept { delete static_cast<R*>(rule); }
@@ -239,6 +250,7 @@ template <Rule R, class F = RuleFunctions<R>>
 inline constexpr RuleCalls rule_calls{.name = R::name,
                                       .states = F::states,
                                       .states_of = F::states_of,
+                                      .in_full = F::in_full,
                                       .described = DescribedRule<R>,
                                       .clone = F::clone,
                                       .assign = F::assign,
@@ -278,13 +290,32 @@ struct MastersOf<P> {
   static constexpr MasterForm const* form = &parts;
 };
 
+/// How many states of a rule are codes.
+template <Rule R>
+inline constexpr std::size_t coded_states = static_cast<std::size_t>(
+    std::count_if(R::states.begin(), R::states.end(), [](StateArray const& state) {
+      return state.coding != StateCoding::none;
+    }));
+
 /// States of bf16 are rounded stochastically: to nearest they would stand still where a step
 /// changes them by less than half a unit.
 template <Precision P, Rule R>
 inline constexpr bool random_states = std::same_as<typename P::State, bf16>&& R::states.size() != 0;
 /// A state as an update finds it.
+template <Precision P, Rule R, bool coded>
+struct StateOf {
+  using Type = std::conditional_t<random_states<P, R>, kernel::StochasticBf16, typename P::State>;
+};
 template <Precision P, Rule R>
-using StateOf = std::conditional_t<random_states<P, R>, kernel::StochasticBf16, typename P::State>;
+struct StateOf<P, R, true> {
+  static_assert(coded_states<R> == R::states.size(),
+                "zero: a rule has a coding for each of its state arrays, or for none");
+  template <std::size_t... K>
+  static kernel::RootState<R::states[K].coding == StateCoding::root...>* element(
+      std::index_sequence<K...>);
+  using Type =
+      std::remove_pointer_t<decltype(element(std::make_index_sequence<R::states.size()>()))>;
+};
 /// Are masters rounded with random bits?
 template <Precision P>
 inline constexpr bool random_masters = requires {
@@ -292,36 +323,70 @@ inline constexpr bool random_masters = requires {
   requires !std::is_void_v<typename MastersOf<P>::Held::Random>;
 };
 
+template <Precision P, Rule R, bool coded>
+[[nodiscard]] constexpr ArrayForm state_form(StateArray const& state) noexcept {
+  ArrayForm form{
+      state.name, dtype_of<typename P::State>, Coding::values, coded || random_states<P, R>};
+  if constexpr (coded) {
+    form.coding = state.coding == StateCoding::root ? Coding::root : Coding::root_of_squares;
+    form.codes = &StateOf<P, R, true>::Type::form(form.coding);
+  }
+  return form;
+}
+
 /// The arrays of what a rule trains in a precision. No loop, which GCC does not evaluate any more
 /// once it has found an error: the error would then have more lines.
-template <Precision P, Rule R, std::size_t... K>
+/// @tparam coded  whether states that are to be codes are
+template <Precision P, Rule R, bool coded, std::size_t... K>
 [[nodiscard]] constexpr auto array_forms_of(std::index_sequence<K...>) noexcept {
   Coding const rests = master_bytes<P> == 1 ? Coding::rest8 : Coding::rest16;
   Coding const masters = RemainderPrecision<P> ? rests
                          : has_master<P>       ? Coding::values
                                                : Coding::parameter;
-  return std::array<ArrayForm, sizeof...(K) + 1>{
-      ArrayForm{"master", dtype_of<typename P::Master>, masters, random_masters<P>},
-      ArrayForm{
-          R::states[K].name, dtype_of<typename P::State>, Coding::values, random_states<P, R>}...};
+  constexpr ArrayForm master{"master", dtype_of<typename P::Master>, masters, random_masters<P>};
+  if constexpr (coded) {
+    return std::array<ArrayForm, 2 * sizeof...(K) + 1>{
+        master,
+        state_form<P, R, true>(R::states[K])...,
+        ArrayForm{R::states[K].name, DType::u8, Coding::root_scales}...};
+  } else {
+    return std::array<ArrayForm, sizeof...(K) + 1>{master,
+                                                   state_form<P, R, false>(R::states[K])...};
+  }
 }
-template <Precision P, Rule R>
+template <Precision P, Rule R, bool coded>
 inline constexpr auto array_forms =
-    array_forms_of<P, R>(std::make_index_sequence<R::states.size()>());
+    array_forms_of<P, R, coded>(std::make_index_sequence<R::states.size()>());
 
-template <Precision P, Rule R>
+/// @tparam coded  whether states that are to be codes are
+template <Precision P, Rule R, bool coded>
 inline constexpr StorageTypes storage_types{.parameter = dtype_of<typename P::Parameter>,
                                             .wire = dtype_of<typename P::Wire>,
                                             .accumulate = dtype_of<typename P::Accumulate>,
-                                            .arrays = array_forms<P, R>,
+                                            .arrays = array_forms<P, R, coded>,
                                             .masters = MastersOf<P>::form};
 
-/// Those of each precision of a list.
+/// A precision for each storage kind of trained tensors. Where a rule has states that are codes,
+/// each is there a second time, for tensors whose states are in full.
+template <Rule R, class List>
+struct PrecisionsOfKinds;
+template <Rule R, Precision... P>
+struct PrecisionsOfKinds<R, PrecisionList<P...>> {
+  using Type =
+      std::conditional_t<coded_states<R> == 0, PrecisionList<P...>, PrecisionList<P..., P...>>;
+};
+
+/// The types of each of these kinds.
 template <Rule R, class List>
 inline constexpr std::array<StorageTypes, 0> listed_types{};
 template <Rule R, Precision... P>
-inline constexpr std::array<StorageTypes, sizeof...(P)> listed_types<R, PrecisionList<P...>>{
-    storage_types<P, R>...};
+inline constexpr auto listed_types<R, PrecisionList<P...>> = [] {
+  if constexpr (coded_states<R> == 0) {
+    return std::array{storage_types<P, R, false>...};
+  } else {
+    return std::array{storage_types<P, R, true>..., storage_types<P, R, false>...};
+  }
+}();
 
 template <class S, class R, class Scalars, class Arrays>
 concept UpdatingSpace = requires(S const& space, R const& rule, Scalars const* s, Arrays const& a) {
@@ -380,13 +445,18 @@ struct RuleKernels {
           compute.rules[0].rule, terms, rule.norms, static_cast<Values*>(scalars)});
     }
   }
-  template <class Master, class Parameter, class Gradient, class State, bool random>
+  template <class Master,
+            class Parameter,
+            class Gradient,
+            class State,
+            bool random,
+            bool coded = false>
   static auto typed_of(UpdateBuffers const& buffers) {
     constexpr std::size_t arrays = R::states.size();
-    std::conditional_t<random,
-                       RandomUpdateArrays<Master, Parameter, Gradient, State, arrays>,
-                       UpdateArrays<Master, Parameter, Gradient, State, arrays>>
-        typed;
+    using Coded = CodedUpdateArrays<Master, Parameter, Gradient, State, arrays>;
+    using Random = RandomUpdateArrays<Master, Parameter, Gradient, State, arrays>;
+    using Plain = UpdateArrays<Master, Parameter, Gradient, State, arrays>;
+    std::conditional_t<coded, Coded, std::conditional_t<random, Random, Plain>> typed;
     typed.master = static_cast<Master*>(buffers.master);
     typed.parameter = static_cast<Parameter*>(buffers.parameter);
     typed.gradient = static_cast<Gradient const*>(buffers.gradient);
@@ -394,15 +464,20 @@ struct RuleKernels {
     if constexpr (random) typed.random = buffers.random;
     for (std::size_t k = 0; k != arrays; ++k)
       typed.state[k] = static_cast<State*>(buffers.state[k]);
+    for (std::size_t k = 0; k != (coded ? arrays : 0); ++k) {
+      if constexpr (coded) {
+        typed.scales[k] = static_cast<std::uint8_t*>(buffers.state[arrays + k]);
+      }
+    }
     return typed;
   }
-  template <class Master, class Parameter, class Gradient, class State, bool random>
+  template <class Master, class Parameter, class Gradient, class State, bool random, bool coded>
   static void update(void const* space,
                      void const* rule,
                      StepTerms const* terms,
                      void const* scalars,
                      UpdateBuffers const& buffers) {
-    auto const typed = typed_of<Master, Parameter, Gradient, State, random>(buffers);
+    auto const typed = typed_of<Master, Parameter, Gradient, State, random, coded>(buffers);
     static_assert(std::same_as<Real, float> || UpdatingSpace<S, R, Values, decltype(typed)>,
                   "zero: this space updates in float alone: its update must take any scalars");
     SpaceFunctions<S>::of(space).update(
@@ -440,21 +515,22 @@ struct RuleKernels {
   }
 };
 
-/// @tparam sums  whether micro-steps add up in the accumulate dtype
-template <MemorySpace S, Precision P, Rule R, bool sums>
+/// @tparam sums   whether micro-steps add up in the accumulate dtype
+/// @tparam coded  whether states that are to be codes are
+template <MemorySpace S, Precision P, Rule R, bool sums, bool coded>
 [[nodiscard]] constexpr KernelCalls make_kernel_calls() {
   using F = SpaceFunctions<S>;
   using Parameter = typename MastersOf<P>::Parameter;
   using Wire = typename P::Wire;
   using Accumulate = typename P::Accumulate;
   using Master = typename P::Master;
-  using State = StateOf<P, R>;
+  using State = typename StateOf<P, R, coded>::Type;
   using Gradient = ReducedGradient<P, sums>;
   using Real = RuleReal<P, sums>;
   using K = RuleKernels<S, R, Real>;
   using Held = typename MastersOf<P>::Held;
-  constexpr bool random = random_masters<P> || random_states<P, R>;
-  KernelCalls calls{.types = storage_types<P, R>,
+  constexpr bool random = coded || random_masters<P> || random_states<P, R>;
+  KernelCalls calls{.types = storage_types<P, R, coded>,
                     .gradient = dtype_of<Gradient>,
                     .call = F::call,
                     .with_loading = F::with_loading(),
@@ -471,7 +547,7 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
                     .rates_at_once = K::capacity,
                     .decide = K::decide,
                     .prepare = K::prepare,
-                    .update = K::template update<Held, Parameter, Gradient, State, random>,
+                    .update = K::template update<Held, Parameter, Gradient, State, random, coded>,
                     .measure = K::template measure<Held, Parameter, Gradient, State>()};
   if constexpr (RemainderPrecision<P>) {
     // A parameter that nothing lacks is its master.
@@ -490,15 +566,21 @@ template <MemorySpace S, Precision P, Rule R, bool sums>
   return calls;
 }
 
-template <MemorySpace S, Precision P, Rule R, bool sums>
-inline constexpr KernelCalls kernel_calls = make_kernel_calls<S, P, R, sums>();
+template <MemorySpace S, Precision P, Rule R, bool sums, bool coded = false>
+inline constexpr KernelCalls kernel_calls = make_kernel_calls<S, P, R, sums, coded>();
 
-/// A table for each precision of a list.
+/// A table for each kind of `listed_types`.
 template <MemorySpace S, Rule R, bool sums, class List>
 inline constexpr std::array<KernelCalls const*, 0> kernel_tables{};
 template <MemorySpace S, Rule R, bool sums, Precision... P>
-inline constexpr std::array<KernelCalls const*, sizeof...(P)>
-    kernel_tables<S, R, sums, PrecisionList<P...>>{&kernel_calls<S, P, R, sums>...};
+inline constexpr auto kernel_tables<S, R, sums, PrecisionList<P...>> = [] {
+  if constexpr (coded_states<R> == 0) {
+    return std::array{&kernel_calls<S, P, R, sums, false>...};
+  } else {
+    return std::array{&kernel_calls<S, P, R, sums, true>...,
+                      &kernel_calls<S, P, R, sums, false>...};
+  }
+}();
 
 }  // namespace detail
 

@@ -12,6 +12,7 @@
 #include "zero/kernel/element_hash.hpp"
 #include "zero/kernel/measure.hpp"
 #include "zero/kernel/norm.hpp"
+#include "zero/kernel/root_state.hpp"
 #include "zero/kernel/rounded.hpp"
 #include "zero/kernel/update.hpp"
 

@@ -54,7 +54,8 @@ class Arena {
                                       std::uint64_t count,
                                       DType dtype,
                                       Coding coding = Coding::values) {
-    return {take(role, checked_mul(count, held_bytes(dtype, coding))).data(), dtype, coding};
+    std::uint64_t const entries = entries_of(coding, count);
+    return {take(role, checked_mul(entries, held_bytes(dtype, coding))).data(), dtype, coding};
   }
 
   [[nodiscard]] AnySpace const& space() const noexcept { return space_; }

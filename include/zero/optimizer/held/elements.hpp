@@ -19,16 +19,29 @@
 
 namespace zero::inline ZERO_NAMESPACE::detail {
 
+/// Bytes of so many elements of an array.
+ZERO_APART [[nodiscard]] std::size_t array_bytes(DType dtype,
+                                                 Coding coding,
+                                                 std::uint64_t count) noexcept;
+
+#if ZERO_BODIES
+
+ZERO_BODY std::size_t array_bytes(DType dtype, Coding coding, std::uint64_t count) noexcept {
+  return static_cast<std::size_t>(entries_of(coding, count)) * held_bytes(dtype, coding);
+}
+
+#endif
+
 /// An array in the memory of a space. Nobody else multiplies by the width of an element.
 struct Array {
   std::byte* first = nullptr;
   DType dtype = DType::f32;        ///< of the values
   Coding coding = Coding::values;  ///< of them
 
-  /// Bytes of one element.
+  /// Bytes of one element; of scales, of a group.
   [[nodiscard]] std::size_t width() const noexcept { return held_bytes(dtype, coding); }
   [[nodiscard]] std::size_t bytes(std::uint64_t count) const noexcept {
-    return static_cast<std::size_t>(count) * width();
+    return array_bytes(dtype, coding, count);
   }
   [[nodiscard]] std::byte* at(std::uint64_t element) const noexcept {
     return first + bytes(element);

@@ -113,7 +113,11 @@ ZERO_BODY Array HeldPiece::array(std::size_t k) const {
 }
 
 ZERO_BODY HeldValues HeldPiece::values(std::size_t k) const {
-  if (!is_rest(types().arrays[k].coding)) return {array(k)};
+  ArrayForm const& form = types().arrays[k];
+  if (form.codes != nullptr) {
+    return {.array = array(k), .codes = form.codes, .scales = array(types().scales_of(k)).first};
+  }
+  if (!is_rest(form.coding)) return {array(k)};
   return {array(k), parameter().first, types().masters};
 }
 

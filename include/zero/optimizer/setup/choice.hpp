@@ -110,6 +110,13 @@ struct SpaceOf<C> {
   using Space = typename C::Space;
 };
 
+/// Can states of each precision of a list be codes?
+template <class List>
+inline constexpr bool states_are_float = false;
+template <class... P>
+inline constexpr bool states_are_float<PrecisionList<P...>> =
+    ((std::same_as<typename P::State, float> && std::same_as<RuleReal<P, true>, float>)&&...);
+
 /// What a precision and a rule decide.
 template <class Precision, class Rule>
 [[nodiscard]] constexpr PolicyFacts arithmetic_facts() noexcept {
@@ -173,6 +180,15 @@ struct Choice {
   static_assert(MeasuringRule<Rule> || !NamesMeasure<Rule>,
                 "zero: a rule with measure() needs adjust() too, and both must be noexcept, as "
                 "MeasuringRule says");
+  static_assert(coded_states<Rule> == 0 || states_are_float<Precisions<Precision>>,
+                "zero: states of 8 bits stand for float: this rule's are not for a precision whose "
+                "State is another type, or that computes in double");
+  static_assert(coded_states<Rule> == 0 || Space::host_accessible,
+                "zero: a rule whose states are of 8 bits runs in host memory: there is no such "
+                "update for a device");
+  static_assert(coded_states<Rule> == 0 || !MeasuringRule<Rule>,
+                "zero: a rule with measure() has its states in full: what is measured is not "
+                "decoded");
   static_assert(named<FitsMemory, Policies...> == 1 || uses_host_memory<Communicator>,
                 "zero: name an allocator of device memory: Owned{...}, or Borrowed{...}");
   static_assert(!(Memory::borrowed && Stage::sharding.parameters),

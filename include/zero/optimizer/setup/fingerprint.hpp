@@ -123,7 +123,8 @@ ZERO_BODY std::uint64_t hash_of(Tensor const& tensor) {
   hash.add(tensor.file_dtype.name());
   hash.add(std::bit_cast<std::uint64_t>(tensor.weight_decay));
   hash.add(std::bit_cast<std::uint64_t>(tensor.learning_rate));
-  hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u) + (tensor.whole ? 4u : 0u));
+  hash.add((tensor.frozen ? 1u : 0u) + (tensor.partitioned ? 2u : 0u) + (tensor.whole ? 4u : 0u) +
+           (tensor.full_states ? 8u : 0u));
   hash.add(tensor.tied_to);
   hash.add(tensor.group);
   return hash.value();
@@ -204,6 +205,7 @@ ZERO_BODY std::string Fingerprint::difference_of(std::vector<Tensor> const& tens
   record.add("frozen flag", std::int64_t{tensor.frozen});
   record.add("whole flag", std::int64_t{tensor.whole});
   record.add("partitioned flag", std::int64_t{tensor.partitioned});
+  record.add("full states flag", std::int64_t{tensor.full_states});
   record.add("tie", tensor.tied_to);
   record.add("group", tensor.group);
   return record.difference(ranks, [] { return std::string(); });

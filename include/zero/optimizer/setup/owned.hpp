@@ -9,8 +9,10 @@
 #include "zero/optimizer/setup/value_limits.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -24,16 +26,33 @@ ZERO_APART void visit_owned(Parts& parts, bool fills, OwnedVisitor visit);
 
 #if ZERO_BODIES
 
+/// Writes values that were shown. Of codes only groups in which one has changed: what was rounded
+/// stochastically may be other codes if it is rounded to nearest.
+ZERO_APART ZERO_COLD void write_shown(AnySpace const& space,
+                                      HeldValues const& to,
+                                      std::size_t count,
+                                      std::byte const* values) {
+  if (to.codes == nullptr) return write_values(space, to, count, values);
+  std::array<std::byte, coded_group * sizeof(float)> before{};
+  for (std::size_t i = 0; i < count; i += coded_group) {
+    auto const size = (std::min)(static_cast<std::size_t>(coded_group), count - i);
+    std::byte const* const now = values + i * sizeof(float);
+    read_values(space, to.from(i), size, before.data());
+    if (std::memcmp(before.data(), now, size * sizeof(float)) == 0) continue;
+    write_values(space, to.from(i), size, now);
+  }
+}
+
 ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
   constexpr std::uint64_t chunk = std::uint64_t{1} << 18;
   AnySpace const& space = parts.space();
   parts.now.refused = none_refused;
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     Slice const& slice = parts.slices[piece.tensor()];
-    // The masters, and the states behind them.
+    // The masters, and the states behind them, without scales.
     std::vector<HeldValues> arrays;
     bool direct = space.host_accessible();
-    for (std::size_t k = 0; k < piece.types().arrays.size(); ++k) {
+    for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
       arrays.push_back(piece.values(k));
       direct = direct && arrays.back().plain();
     }
@@ -60,7 +79,7 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
       visit(run);
       if (fills) fit(parts, parts.overflow, arrays.front().array.dtype, run);
       for (std::size_t a = 0; fills && a < copies.size(); ++a) {
-        write_values(space, arrays[a].from(done), size, copies[a].data());
+        write_shown(space, arrays[a].from(done), size, copies[a].data());
       }
       done += count;
     }

@@ -153,7 +153,7 @@ ZERO_BODY void BucketUpdate::apply(BucketSpan const& bucket, Array gradients) {
     }
     if (extend(run, next)) return;
     update(run);
-    for (std::size_t k = 0; k < state_.size(); ++k) {
+    for (std::size_t k = 0; k < kernels.types().states().size(); ++k) {
       state_[k] = states_->at(bucket, k + 1).at(piece.in_range);
     }
     run = next;

@@ -17,7 +17,8 @@ struct RuleCalls {
   std::string_view name;
   std::span<StateArray const> states;
   std::span<std::string_view const> states_of;  ///< rules whose states it goes on from
-  bool described;                               ///< else `fields` shows "lr" alone
+  std::string_view in_full;  ///< the rule that it computes, where it has that with coded states
+  bool described;            ///< else `fields` shows "lr" alone
   void* (*clone)(void const* rule);
   void (*assign)(void* to, void const* from);
   void (*destroy)(void* rule) noexcept;
