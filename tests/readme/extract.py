@@ -107,12 +107,12 @@ class Block:
             return body
         includes = "\n".join(line for line in self.lines if INCLUDE.match(line))
         inside = "\n".join("" if INCLUDE.match(line) else line for line in self.lines)
-        # A fragment may define anew what the others find defined.
+        # A fragment may define anew what the others find defined. Those of a page may share a program.
         return (f"{includes}\n{PROLOGUE}\n{self.types}"
                 '#pragma GCC diagnostic ignored "-Wshadow"\n'
-                "int main() {\n"
+                "#ifndef BLOCK\n#define BLOCK main\n#endif\nint BLOCK() {\n"
                 f"zero::run_ranks(2, []([[maybe_unused]] zero::InProcess& comm) {{\n"
-                f"{here}{inside}\n}});\n}}\n")
+                f"{here}{inside}\n}});\nreturn 0;\n}}\n")
 
     def take_types(self, before):
         """What comes before a block that says so: the last types of its document."""

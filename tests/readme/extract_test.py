@@ -58,7 +58,7 @@ class Extract(unittest.TestCase):
                          ["program", "body", "types", "ci", "run", "output", "cuda",
                           "bench", "bench", "session", "project", "main", "printed"])
         self.assertRegex(files["doc_page_1.cpp"], r'#line 4 ".*page.md"\nint main')
-        self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*main\(\).*comm.rank\(\);")
+        self.assertRegex(files["doc_page_2.cpp"], r"(?s)^#include <map>.*BLOCK main.*BLOCK\(\).*comm.rank\(\);")
         self.assertIn("int main() {}", files["doc_page_3.cpp"])
         self.assertEqual(files["doc_page_6.txt"], "hello\n")
         self.assertTrue(calls[5].endswith('"p")'))

@@ -1,5 +1,6 @@
 /// @file
-/// The trainer around the README's fragments: a model of two units on made-up data.
+/// The trainer around the guides' fragments, which may share a program: a model of two units on
+/// made-up data.
 #pragma once
 
 #include <zero/zero.hpp>
