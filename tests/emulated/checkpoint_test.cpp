@@ -6,6 +6,7 @@
 #include "cuda/streams.hpp"
 #include "support/give_zeros.hpp"
 #include "support/test.hpp"
+#include "zero/checkpoint/export.hpp"
 #include "zero/comm/run_ranks.hpp"
 
 namespace checkpoint_test {
@@ -53,6 +54,38 @@ TEST_CASE("emulated: what devices save, other devices load, and the host") {
   });
   CHECK(host.arrays == then.arrays);
   CHECK(host.counters == then.counters);
+}
+
+TEST_CASE("emulated: what is loaded into frozen tensors of a device is rounded as by the host") {
+  using Away = zero::Mixed<zero::bf16, zero::HalfAway>;
+  std::vector<zero::Tensor> const tensors{{.name = "w", .shape = {700}},
+                                          {.name = "f", .shape = {90}, .frozen = true}};
+  // In the middle of two bf16, of which half are even.
+  auto const middles = [](zero::Tensor const&, std::size_t first, std::span<float> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] =
+          std::bit_cast<float>(0x3f808000u + (static_cast<std::uint32_t>(first + i) % 90 << 16));
+    }
+  };
+  checkpoint_tests::TemporaryDirectory const directory;
+  std::string const at = directory.path() + "/";
+  zero::run_ranks(2, [&](zero::InProcess& comm) {
+    zero::ShardedOptimizer source{comm, tensors, zero::stage::Pos{}, zero::Fp32{}};
+    source.load_parameters(middles);
+    zero::Checkpoints{at}.save(source);
+    zero::ShardedOptimizer given{comm, tensors, zero::stage::Pos{}, Away{}};
+    given.load_parameters(middles);
+    zero::export_model(given, at + "given.safetensors");
+  });
+  DeviceWorld::run(3, [&](zero::InProcessCuda& comm, auto const& allocator) {
+    zero::ShardedOptimizer loaded{
+        comm, tensors, zero::stage::PosGP{}, Away{}, zero::Owned{allocator}};
+    static_cast<void>(zero::Checkpoints{at}.resume(loaded));
+    zero::export_model(loaded, at + "loaded.safetensors");
+  });
+  bool const same = checkpoint_tests::slurp(at + "loaded.safetensors") ==
+                    checkpoint_tests::slurp(at + "given.safetensors");
+  CHECK(same);
 }
 
 }  // namespace
