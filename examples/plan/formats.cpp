@@ -15,7 +15,9 @@ namespace {
 template <class Precision, class Rule>
 Cell bytes_of_parameter() {
   using namespace zero::detail;
-  if constexpr (!RuleInDouble<Rule> && std::is_same_v<RuleReal<Precision>, double>) {
+  constexpr bool in_double = std::is_same_v<RuleReal<Precision>, double>;
+  constexpr bool codes_fit = coded_states<Rule> == 0 || states_are_float<PrecisionList<Precision>>;
+  if constexpr ((!RuleInDouble<Rule> && in_double) || !codes_fit) {
     return {"-", nullptr};
   } else {
     constexpr std::size_t elements = MiB;
@@ -31,22 +33,25 @@ Cell bytes_of_parameter() {
       sum += plan.memory[role];
     }
     double const bytes = static_cast<double>(sum) / elements;
-    std::string text = fixed(bytes, 4);
+    std::string text = fixed(bytes, 5);
     while (text.back() == '0') text.pop_back();
     if (text.back() == '.') text.pop_back();
     return {text, bytes};
   }
 }
 
-template <class Precision, class... Rule>
-std::vector<Cell> row(detail::Types<Rule...> /*rules*/) {
-  return {Cell(detail::typed(Precision::name)), bytes_of_parameter<Precision, Rule>()...};
+template <class Precision, class... Rule, class... Other>
+std::vector<Cell> row(detail::Types<Rule...> /*usual*/, detail::Types<Other...> /*others*/) {
+  return {Cell(detail::typed(Precision::name)),
+          bytes_of_parameter<Precision, Rule>()...,
+          bytes_of_parameter<Precision, Other>()...};
 }
 
 template <class... Precision, class... Other>
 std::vector<std::vector<Cell>> rows(detail::Types<Precision...> /*usual*/,
                                     detail::Types<Other...> /*others*/) {
-  return {row<Precision>(detail::Rules())..., row<Other>(detail::Rules())...};
+  return {row<Precision>(detail::Rules(), detail::OtherRules())...,
+          row<Other>(detail::Rules(), detail::OtherRules())...};
 }
 
 Report report_formats() {
@@ -55,6 +60,9 @@ Report report_formats() {
               .columns = rule_names(),
               .rows = rows(detail::Precisions(), detail::OtherPrecisions())};
   table.columns.insert(table.columns.begin(), "precision");
+  for (std::string const& rule : detail::names_of(detail::OtherRules())) {
+    table.columns.push_back(rule);
+  }
   Report report;
   report.tables.push_back(std::move(table));
   return report;

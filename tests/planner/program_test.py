@@ -169,11 +169,15 @@ class Plans(ProgramTest):
                    "bf16-stochastic": (2, 2, 0, 2), "bf16-stochastic+fp32-states": (2, 2, 0, 4),
                    "bf16+fp32-grads": (2, 4, 4, 4), "fp16+fp32-grads": (2, 4, 4, 4)}
         states = {"adamw": 2, "adam": 2, "nadam": 2, "amsgrad": 3, "adagrad": 1, "rmsprop": 1, "lion": 1,
-                  "sgd": 1, "plain-sgd": 0}
+                  "sgd": 1, "plain-sgd": 0, "lamb": 2}
+        # A byte of codes for each element and one of scales for each 32, instead of fp32.
+        coded = {"adamw8bit": 2, "adam8bit": 2, "lion8bit": 1}
         rows = by("precision", answer("formats")["bytes"])
         self.assertEqual(set(rows), set(formats))
         for precision, (*once, state) in formats.items():
             expected = {rule: sum(once) + count * state for rule, count in states.items()}
+            expected |= {rule: sum(once) + count * (1 + 1 / 32) if state == 4 else None
+                         for rule, count in coded.items()}
             self.assertEqual({**rows[precision]}, {"precision": precision, **expected})
 
     def test_options_reach_the_plan(self):

@@ -6,6 +6,7 @@
 #include "zero/concepts/accumulation.hpp"
 #include "zero/concepts/allocator.hpp"
 #include "zero/concepts/stage.hpp"
+#include "zero/kernel/root_state.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
 #include "zero/optimizer/make_tables.hpp"
@@ -20,6 +21,8 @@
 #include "zero/rule/adam.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/eight_bit.hpp"
+#include "zero/rule/lamb.hpp"
 #include "zero/rule/lion.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rmsprop.hpp"
@@ -62,6 +65,8 @@ using OtherPrecisions = Types<MixedFloatGradients<bf16>,
                               Bf16<StochasticRounding, float>,
                               Fp64>;
 using Rules = Types<AdamW, Adam, AmsGrad, NAdam, Adagrad, RmsProp<>, Lion, Sgd, PlainSgd>;
+/// Likewise.
+using OtherRules = Types<AdamW8bit, Adam8bit, Lion8bit, Lamb>;
 using Accumulations = Types<AccumulateNone, AccumulateFull, AccumulateShard>;
 
 [[nodiscard]] inline std::string typed(std::string_view name) {
