@@ -4,7 +4,8 @@
 # A file may have a line '// lines: <number>' as well: the most that GCC 12 prints, whose messages are
 # counted if COUNT_LINES is on.
 # Needs COMPILER, INCLUDE, SOURCE and SCRATCH, a directory for the object file, where a compiler may
-# find zero/zero.hpp precompiled. NEVER_LINKED are its flags for what is never linked.
+# find zero/zero.hpp precompiled. NEVER_LINKED are its flags for what is never linked. With CONTROL off
+# the file with ZERO_CONTROL is compiled elsewhere, together with others.
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/expectation.cmake")
 
@@ -33,9 +34,11 @@ function(compile out_result out_text)
       PARENT_SCOPE)
 endfunction()
 
-compile(result text -DZERO_CONTROL)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${SOURCE}: the control build does not compile:\n${text}")
+if(NOT DEFINED CONTROL OR CONTROL)
+  compile(result text -DZERO_CONTROL)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${SOURCE}: the control build does not compile:\n${text}")
+  endif()
 endif()
 compile(result text)
 if(result EQUAL 0)

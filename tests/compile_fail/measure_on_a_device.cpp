@@ -2,7 +2,7 @@
 // Norms that are measured nowhere would be zeros, and every trust ratio 1.
 #include <zero/zero.hpp>
 
-struct Space {
+struct NoMeasuring {
   static constexpr std::string_view name = "no measuring";
   static constexpr bool host_accessible = true;
   void zero(void*, std::size_t) const noexcept {}
@@ -26,7 +26,7 @@ struct Space {
   void update(Rule const&, zero::StepTerms const*, Scalars const*, Arrays const&) const noexcept {}
 };
 struct Comm : zero::Self {
-  using Space = ::Space;
+  using Space = NoMeasuring;
 };
 
 int main() {
