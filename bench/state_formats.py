@@ -24,6 +24,10 @@ FORMATS = {
     ("bf16-rest16", "adamw"): ("bf16", "adamw"),
     ("bf16-rest8", "adamw"): ("bf16", "adamw"),
     ("bf16-sr", "adamw"): ("bf16", "adamw"),
+    ("bf16-rest16", "adamw8bit"): ("bf16", "adamw"),
+    ("bf16-rest8", "adamw8bit"): ("bf16", "adamw"),
+    # With whole masters, results would be those of bf16-rest16 but for the rounding of ties.
+    ("bf16-rest8", "lamb"): ("bf16-rest16", "lamb"),
 }
 
 

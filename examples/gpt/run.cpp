@@ -34,6 +34,10 @@ constexpr std::array pairs{
     compiled<zero::Mixed<zero::bf16, zero::Rest16>>("bf16-rest16"),
     compiled<zero::Mixed<zero::bf16, zero::Rest8>>("bf16-rest8"),
     compiled<zero::Bf16<zero::StochasticRounding>>("bf16-sr"),
+    compiled<zero::Mixed<zero::bf16, zero::Rest16>, zero::AdamW8bit>("bf16-rest16", "adamw8bit"),
+    compiled<zero::Mixed<zero::bf16, zero::Rest8>, zero::AdamW8bit>("bf16-rest8", "adamw8bit"),
+    compiled<zero::Mixed<zero::bf16, zero::Rest16>, zero::Lamb>("bf16-rest16", "lamb"),
+    compiled<zero::Mixed<zero::bf16, zero::Rest8>, zero::Lamb>("bf16-rest8", "lamb"),
 };
 
 /// Those that some pair has.

@@ -38,6 +38,8 @@ def main():
         rows = {tuple(line.split()[:2]): line.split() for line in done.stdout.splitlines()[2:]}
         for precision in ("bf16", "bf16-rest16", "bf16-rest8", "bf16-sr"):
             assert (precision, "adamw") in rows, done.stdout
+        for pair in (("bf16-rest16", "adamw8bit"), ("bf16-rest8", "adamw8bit"), ("bf16-rest8", "lamb")):
+            assert rows[pair][5] == "%", done.stdout
         base, short = row(trainer, "bf16", text), row(trainer, "bf16-rest8", text)
         said = rows["bf16-rest8", "adamw"]
         assert said[2] == f"{short[0][1]:.2f}", (said, short)
