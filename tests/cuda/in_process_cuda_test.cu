@@ -73,6 +73,95 @@ TEST_CASE("InProcessCuda trains to the host's bits in fp64") {
   });
 }
 
+/// Narrow states beside fp32 masters.
+struct NarrowStates : zero::Mixed<zero::bf16> {
+  static constexpr std::string_view name = "narrow states";
+  using State = zero::bf16;
+  friend bool operator==(NarrowStates const&, NarrowStates const&) = default;
+};
+
+/// Masters and states of what a rank updates, and all parameters, after steps one of which is
+/// skipped, and one of which a tensor rests in.
+template <class Precision, class Stage, class Comm, class Space, class Memory>
+std::vector<float> train_with_random_bits(Comm& comm, Space const& space, Memory const& memory) {
+  zero::ShardedOptimizer optimizer{
+      comm,
+      std::vector<zero::Tensor>{{.name = "w", .shape = {4097}, .unit = 0},
+                                {.name = "ln", .shape = {511}, .unit = 0},
+                                // Slices begin at any place of a block of random bits.
+                                {.name = "stack", .shape = {3, 35, 7}, .unit = 1, .stacked = true},
+                                {.name = "rests", .shape = {77}, .unit = 4}},
+      Stage{},
+      Precision{},
+      zero::Seed{5},
+      zero::AdamW{.lr = 0.01f, .weight_decay = 0.1f},
+      memory};
+  optimizer.load_parameters([](auto const&, std::size_t first, std::span<float> values) {
+    for (float& value : values) value = 1.f / static_cast<float>(3 + first++);
+  });
+  constexpr std::size_t skipped = 2;
+  for (std::size_t step = 0; step < 4; ++step) {
+    for (int const unit : optimizer.units_backward()) {
+      auto gradients = optimizer.gradients(unit);
+      bool const rests = unit == 4 && step == 1;
+      for (auto const out : gradients) {
+        std::vector<zero::bf16> values(rests ? 0 : out.size());
+        auto const batch = static_cast<std::size_t>(comm.rank() + 7 * unit) + 100 * step;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          auto const number = static_cast<float>((i * 7919 + batch * 104729) % 1009);
+          values[i] = zero::bf16(1.f / (1.f + number) - 0.01f);
+          if (step == skipped && unit == 0 && i == 300) {
+            values[i] = zero::bf16(std::numeric_limits<float>::infinity());
+          }
+        }
+        space.upload(out.data(), values.data(), values.size() * sizeof(zero::bf16));
+      }
+      if (rests) optimizer.without_gradient(optimizer.tensors()[3]);
+      optimizer.reduce(std::move(gradients));
+    }
+    auto const report = optimizer.step({.max_norm = 0.5, .non_finite = zero::NonFinite::skip});
+    if (report.skipped != (step == skipped)) return {};
+  }
+  optimizer.check_parameters();
+  std::vector<float> all;
+  auto const add = [&](auto const& values) {
+    for (auto const& value : values) all.push_back(static_cast<float>(value));
+  };
+  optimizer.visit_owned([&](auto const&, std::size_t, auto masters, auto const& states) {
+    add(masters);
+    for (auto const& state : states) add(state);
+  });
+  for (auto const& values : optimizer.full_parameters()) add(values);
+  return all;
+}
+
+template <class Precision, class Stage>
+void check_random_bits() {
+  INFO(Precision::name << ", " << Stage::name);
+  for (int const ranks : {1, 3}) {
+    CAPTURE(ranks);
+    std::vector<std::vector<float>> expected(static_cast<std::size_t>(ranks));
+    zero::run_ranks(ranks, [&](zero::InProcess& comm) {
+      expected[static_cast<std::size_t>(comm.rank())] =
+          train_with_random_bits<Precision, Stage>(comm, zero::space::Host{}, zero::Owned<>{});
+    });
+    std::atomic<int> equal{0};
+    DeviceWorld::run(ranks, [&](InProcessCuda& comm, MallocAllocator const& allocator) {
+      auto const found =
+          train_with_random_bits<Precision, Stage>(comm, comm.space(), zero::Owned{allocator});
+      bool const same = !found.empty() && found == expected[static_cast<std::size_t>(comm.rank())];
+      equal += same ? 1 : 0;
+    });
+    CHECK(equal == ranks);
+  }
+}
+
+TEST_CASE("InProcessCuda trains to the host's bits where these are rounded stochastically") {
+  check_random_bits<zero::Mixed<zero::bf16, zero::Rest8>, zero::stage::PosG>();
+  check_random_bits<zero::Bf16<zero::StochasticRounding>, zero::stage::PosG>();
+  check_random_bits<NarrowStates, zero::stage::PosGP>();
+}
+
 TEST_CASE("InProcessCuda: a step that ranks were told differently is refused on the device") {
   DeviceWorld::run(2, [](InProcessCuda& comm, MallocAllocator const& allocator) {
     zero::ShardedOptimizer optimizer{

@@ -10,8 +10,11 @@
 #include "zero/device/launch.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/sum.cuh"
-#include "zero/device/update.cuh"
+#include "zero/device/random_update.cuh"
+#include "zero/kernel/convert.hpp"
 #include "zero/kernel/reduce.hpp"
+#include "zero/kernel/remainder.hpp"
+#include "zero/kernel/stochastic_bf16.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adamw.hpp"
@@ -269,14 +272,21 @@ TEST_CASE_FIXTURE(OneStream, "cuda: the first parameter that is not its master i
   check_unrounded<zero::fp16>(space);
 }
 
-/// @tparam M     of masters and states
+/// @tparam M     what the rule works on
 /// @tparam Held  what is held of masters
-template <class P, class G, class M = float, class Held = M, class R>
+/// @tparam S     what is held of states
+template <class P, class G, class M = float, class Held = M, class S = M, class R>
 void check_update(Cuda const& space, R const& rule) {
+  constexpr bool random = zero::kernel::RandomElement<Held> || zero::kernel::RandomElement<S>;
   constexpr std::size_t k = R::states.size();
   // Of states, masters, parameters and gradients: the same, then each of them elsewhere.
   constexpr std::array<std::size_t, 4> places[] = {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
+  // Of the first element in its tensor: as far from a block of random bits as the arrays are from
+  // aligned memory, or not, and where its number has more than 32 bits.
+  constexpr std::uint64_t firsts[] = {0, (std::uint64_t{1} << 36) + 1, 5, 12, 7, 16};
+  std::uint64_t const seed = 77;
+  Array<std::uint64_t> const device_seed(space, {seed}, 0);
   for (std::size_t const count : sizes(space)) {
     for (auto const& place : places) {
       // Whether a grid ends where arrays do depends on how long they are, or on where they begin.
@@ -287,16 +297,19 @@ void check_update(Cuda const& space, R const& rule) {
       std::vector<Held> master(count);
       if constexpr (std::is_same_v<Held, M>) {
         master = whole;
+      } else if constexpr (std::is_same_v<Held, P>) {
+        zero::kernel::convert(&master[0].value, whole.data(), count);
       } else {
-        zero::Rest16::split(parameter.data(), master.data(), whole.data(), count);
+        using Masters = std::conditional_t<sizeof(Held) == 1, zero::Rest8, zero::Rest16>;
+        Masters::split(parameter.data(), master.data(), whole.data(), count);
       }
-      std::vector<std::vector<M>> state(k, std::vector<M>(count));
+      std::vector<std::vector<S>> state(k, std::vector<S>(count));
       Array<Held> const device_master(space, master, place[1]);
       Array<G> const device_gradient(space, gradient, place[3]);
       Array<P> const device_parameter(space, parameter, place[2]);
-      std::vector<std::unique_ptr<Array<M>>> device_state;
+      std::vector<std::unique_ptr<Array<S>>> device_state;
       for (auto const& values : state) {
-        device_state.push_back(std::make_unique<Array<M>>(space, values, place[0]));
+        device_state.push_back(std::make_unique<Array<S>>(space, values, place[0]));
       }
       std::int32_t step = 3;
       for (std::int32_t const skipped : {0, 1, 0}) {
@@ -306,11 +319,21 @@ void check_update(Cuda const& space, R const& rule) {
         auto const scalars =
             rule.scalars(terms.step, static_cast<M>(terms.learning_rate), M(0.5), M(1));
         Array<zero::BasicStepScalars<M>> const device_scalars(space, {scalars}, 0);
-        zero::UpdateArrays<Held, P, G, M, k> here{
-            .master = master.data(), .gradient = gradient.data(), .count = count};
-        zero::UpdateArrays<Held, P, G, M, k> there{
-            .master = device_master.data(), .gradient = device_gradient.data(), .count = count};
-        if constexpr (!std::is_same_v<P, M>) {
+        std::conditional_t<random,
+                           zero::RandomUpdateArrays<Held, P, G, S, k>,
+                           zero::UpdateArrays<Held, P, G, S, k>>
+            here;
+        here.master = master.data();
+        here.gradient = gradient.data();
+        here.count = count;
+        auto there = here;
+        there.master = device_master.data();
+        there.gradient = device_gradient.data();
+        if constexpr (random) {
+          here.random = {3, firsts[&place - places], &seed};
+          there.random = {3, firsts[&place - places], device_seed.data()};
+        }
+        if constexpr (!std::is_same_v<P, Held>) {
           here.parameter = parameter.data();
           there.parameter = device_parameter.data();
         }
@@ -344,6 +367,19 @@ TEST_CASE_FIXTURE(
   using zero::kernel::HalfAwayBf16;
   check_update<HalfAwayBf16, zero::bf16>(space, zero::AdamW{});
   check_update<HalfAwayBf16, zero::bf16, float, zero::kernel::RestOfMaster>(space, zero::AdamW{});
+}
+
+TEST_CASE_FIXTURE(OneStream,
+                  "cuda: updates that round stochastically have the host's random bits") {
+  using zero::kernel::HalfAwayBf16;
+  using zero::kernel::ShortRestOfMaster;
+  using Random = zero::kernel::StochasticBf16;
+  check_update<HalfAwayBf16, zero::bf16, float, ShortRestOfMaster>(space, zero::AdamW{});
+  check_update<HalfAwayBf16, float, float, ShortRestOfMaster, Random>(space, zero::Lion{});
+  check_update<HalfAwayBf16, zero::bf16, float, ShortRestOfMaster>(space, zero::PlainSgd{});
+  check_update<Random, zero::bf16, float, Random, Random>(space, zero::AdamW{});
+  check_update<Random, zero::bf16, float, Random>(space, zero::AmsGrad{});
+  check_update<zero::fp16, zero::fp16, float, float, Random>(space, zero::AdamW{});
 }
 
 template <class T>

@@ -77,6 +77,7 @@ std::size_t captured_loads(std::vector<zero::Tensor> const& tensors,
 
 using Bf16 = zero::Mixed<zero::bf16>;
 using Fp16 = zero::Mixed<zero::fp16>;
+using Random = zero::Bf16<zero::StochasticRounding>;
 
 TEST_CASE("emulated: a first step that is captured loads no kernel") {
   for (int const ranks : {1, 2}) {
@@ -86,6 +87,7 @@ TEST_CASE("emulated: a first step that is captured loads no kernel") {
     CHECK(captured_loads(model(), ranks, zero::stage::PosGP{}, Bf16{}, zero::Lion{}) == 0);
     CHECK(captured_loads(model(), ranks, zero::stage::PosGP{}, Fp16{}, zero::AccumulateShard{}) ==
           0);
+    CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, Random{}) == 0);
   }
 }
 

@@ -6,9 +6,8 @@
 #include "zero/concepts/rule.hpp"
 #include "zero/device/real.hpp"
 #include "zero/device/vector.hpp"
-#include "zero/kernel/half_away.hpp"
+#include "zero/kernel/coded_element.hpp"
 #include "zero/kernel/reduce.hpp"
-#include "zero/kernel/remainder.hpp"
 #include "zero/kernel/rounding.hpp"
 
 #include <bit>
@@ -50,25 +49,43 @@ ZERO_HOST_DEVICE void update_element(
   if constexpr (!std::same_as<Master, Parameter>) published = host::convert<Parameter>(master);
 }
 
-/// The same where a master is what its parameter lacks: what `kernel::update` documents of those.
-/// Reads and writes `rest` and `published`, which are the parts of the master.
-template <Rule R, class Gradient, class State, std::size_t Count>
-ZERO_HOST_DEVICE void update_element(
-    R const& rule,
-    BasicStepScalars<kernel::RealOf<float, Gradient, State>> const& scalars,
-    kernel::RealOf<float, Gradient, State> gradient_scale,
-    kernel::RestOfMaster& rest,
-    kernel::HalfAwayBf16& published,
-    Gradient gradient,
-    State (&state)[Count]) noexcept {
-  using One = kernel::OneLane;
-  auto const bits = kernel::join_master<std::uint16_t>(published.value.bits, rest.bits);
-  float master = One::of_bits(bits);
-  float none = 0.f;
-  update_element(rule, scalars, gradient_scale, master, none, gradient, state);
-  auto const parts = kernel::split_master<std::uint16_t>(One::bits_of(master));
-  published.value.bits = static_cast<std::uint16_t>(parts.parameter);
-  rest.bits = static_cast<std::uint16_t>(parts.rest);
+/// The same where the master or states are coded: what `kernel::update` documents of those.
+/// @param held       the master, read and written
+/// @param published  written; read as well where it is a part of the master
+/// @param random     the random bits of the master, then of each state
+template <Rule R, class Held, class Parameter, class Gradient, class State, std::size_t Count>
+requires kernel::CodedElement<Held> || kernel::CodedElement<State> ZERO_HOST_DEVICE void
+update_element(R const& rule,
+               BasicStepScalars<kernel::RealOf<Held, Gradient, State>> const& scalars,
+               kernel::RealOf<Held, Gradient, State> gradient_scale,
+               Held& held,
+               Parameter& published,
+               Gradient gradient,
+               State (&state)[Count],
+               std::uint32_t const (&random)[Count + 1]) noexcept {
+  std::conditional_t<kernel::CodedElement<State>, float, State> states[Count];
+  for (std::size_t k = 0; k < Count; ++k) {
+    if constexpr (kernel::CodedElement<State>) {
+      states[k] = state[k].number(published);
+    } else {
+      states[k] = state[k];
+    }
+  }
+  if constexpr (kernel::CodedElement<Held>) {
+    float master = held.number(published);
+    float none = 0.f;
+    update_element(rule, scalars, gradient_scale, master, none, gradient, states);
+    held.assign(published, master, random[0]);
+  } else {
+    update_element(rule, scalars, gradient_scale, held, published, gradient, states);
+  }
+  for (std::size_t k = 0; k < Count; ++k) {
+    if constexpr (kernel::CodedElement<State>) {
+      state[k].assign(published, states[k], random[k + 1]);
+    } else {
+      state[k] = states[k];
+    }
+  }
 }
 
 /// What leaves every number as it is that it is added to: for floating point -0, since 0 would make

@@ -36,7 +36,8 @@ struct UpdateOrder {
 template <std::size_t width, class M, class P, class G, class S, std::size_t K>
 struct UpdateInput {
   static constexpr std::size_t states = K == 0 ? 1 : K;
-  static constexpr bool reads_parameter = std::same_as<M, kernel::RestOfMaster>;
+  // A coded master is a part of it, or is the parameter.
+  static constexpr bool reads_parameter = kernel::CodedElement<M> && !std::same_as<M, P>;
   struct None {};
 
   __device__ void load(UpdateArrays<M, P, G, S, K> const& arrays,
@@ -73,13 +74,28 @@ struct UpdateInput {
   Vector<S, width> state[states];
 };
 
+/// Where elements take no random bits.
+struct NoDraw {
+  template <std::size_t count>
+  __device__ void operator()(std::size_t, std::uint32_t (&)[count]) const {}
+};
+
 /// Updates what `input` was loaded from, but for the parameters, which are returned.
-template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
+/// @param draw  draw(j, random) writes the random bits of element j: of its master, then its states
+template <std::size_t width,
+          class R,
+          class M,
+          class P,
+          class G,
+          class S,
+          std::size_t K,
+          class Draw = NoDraw>
 inline __device__ Vector<P, width> update_vector(
     R const& rule,
     BasicStepScalars<kernel::RealOf<M, G, S>> const& scalars,
     kernel::RealOf<M, G, S> gradient_scale,
-    UpdateInput<width, M, P, G, S, K>& input) {
+    UpdateInput<width, M, P, G, S, K>& input,
+    Draw const& draw = {}) {
   constexpr std::size_t states = UpdateInput<width, M, P, G, S, K>::states;
   Vector<P, width> published{};
   if constexpr (UpdateInput<width, M, P, G, S, K>::reads_parameter) published = input.parameter;
@@ -87,16 +103,46 @@ inline __device__ Vector<P, width> update_vector(
   for (std::size_t j = 0; j < width; ++j) {
     S element[states];
     for (std::size_t k = 0; k < states; ++k) element[k] = input.state[k].values[j];
-    update_element(rule,
-                   scalars,
-                   gradient_scale,
-                   input.master.values[j],
-                   published.values[j],
-                   input.gradient.values[j],
-                   element);
+    M& master = input.master.values[j];
+    P& parameter = published.values[j];
+    G const gradient = input.gradient.values[j];
+    if constexpr (kernel::CodedElement<M> || kernel::CodedElement<S>) {
+      std::uint32_t random[states + 1] = {};
+      draw(j, random);
+      update_element(rule, scalars, gradient_scale, master, parameter, gradient, element, random);
+    } else {
+      update_element(rule, scalars, gradient_scale, master, parameter, gradient, element);
+    }
     for (std::size_t k = 0; k < states; ++k) input.state[k].values[j] = element[k];
   }
   return published;
+}
+
+/// Calls body(order) in two ways, so that the usual one need not tell arrays apart.
+template <class Body>
+inline __device__ void with_order(Cut const& cut, Body const& body) {
+  if (cut.apart == 0) {
+    body(UpdateOrder{0});
+  } else {
+    body(UpdateOrder{cut.apart});
+  }
+}
+
+/// Updates what is outside of vectors, an element by each thread.
+/// @param update  update(single, at) returns the parameter
+template <class M, class P, class G, class S, std::size_t K, class Update>
+inline __device__ void update_singles(UpdateArrays<M, P, G, S, K> const& arrays,
+                                      Cut const& cut,
+                                      std::size_t width,
+                                      Update const& update) {
+  // Fewer than there are threads in the first block.
+  std::size_t const inside = cut.vectors * width;
+  if (std::size_t const i = grid_thread(); i < arrays.count - inside) {
+    std::size_t const at = i < cut.head ? i : i + inside;
+    UpdateInput<1, M, P, G, S, K> single{};
+    single.load(arrays, at, {});
+    single.store(arrays, at, {}, update(single, at));
+  }
 }
 
 /// Vectors of each array that a thread updates, all of which it asks for at once.
@@ -116,18 +162,10 @@ ZERO_KERNEL update(R const rule,
                    UpdateArrays<M, P, G, S, K> const arrays,
                    Cut const cut) {
   std::size_t const tile = static_cast<std::size_t>(blockIdx.x) * update_tile;
-  // In two ways, so that the usual one need not tell arrays apart.
-  auto const with_order = [&](auto const& body) {
-    if (cut.apart == 0) {
-      body(UpdateOrder{0});
-    } else {
-      body(UpdateOrder{cut.apart});
-    }
-  };
   auto const vector = [&](unsigned v) { return tile + v * block_threads + threadIdx.x; };
   // The elements are on their way while the terms are.
   UpdateInput<width, M, P, G, S, K> inputs[update_vectors];
-  with_order([&](UpdateOrder aligned) {
+  with_order(cut, [&](UpdateOrder aligned) {
 #pragma unroll
     for (unsigned v = 0; v < update_vectors; ++v) {
       if (vector(v) < cut.vectors) inputs[v].load(arrays, cut.head + vector(v) * width, aligned);
@@ -144,16 +182,32 @@ ZERO_KERNEL update(R const rule,
     if (vector(v) >= cut.vectors) break;
     std::size_t const at = cut.head + vector(v) * width;
     auto const published = update_vector(rule, scalars, gradient_scale, inputs[v]);
-    with_order([&](UpdateOrder aligned) { inputs[v].store(arrays, at, aligned, published); });
+    with_order(cut, [&](UpdateOrder aligned) { inputs[v].store(arrays, at, aligned, published); });
   }
-  // Fewer than there are threads in the first block.
-  std::size_t const inside = cut.vectors * width;
-  if (std::size_t const i = grid_thread(); i < arrays.count - inside) {
-    std::size_t const at = i < cut.head ? i : i + inside;
-    UpdateInput<1, M, P, G, S, K> single{};
-    single.load(arrays, at, {});
-    single.store(arrays, at, {}, update_vector(rule, scalars, gradient_scale, single));
-  }
+  update_singles(arrays, cut, width, [&](auto& single, std::size_t) {
+    return update_vector(rule, scalars, gradient_scale, single);
+  });
+}
+
+/// Elements of a vector: the widest array is accessed in 16 bytes, the others in fewer.
+template <class... T>
+inline constexpr std::size_t width_of = access_bytes / (std::max)({sizeof(T)...});
+
+/// Enqueues a kernel for all elements, if there are any.
+/// @param launch  launch(cut) does
+template <class R, class M, class P, class G, class S, std::size_t K, class Launch>
+void enqueue_update(Queue const& queue,
+                    UpdateArrays<M, P, G, S, K> const& arrays,
+                    Cutter cutter,
+                    Launch const& launch) {
+  static_assert(K == R::states.size(),
+                "zero: the number of state arrays is not that of the rule's states");
+  static_assert(std::is_trivially_copyable_v<R>, "zero: a device gets rules as bytes");
+  if (arrays.count == 0) return;
+  for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
+  cutter.meet(arrays.master).meet(arrays.parameter).meet(arrays.gradient);
+  QueueScope const scope(queue);
+  check(launch(cutter.cut(arrays.count)), "update");
 }
 
 }  // namespace kernels
@@ -177,24 +231,13 @@ void update(Queue const& queue,
             StepTerms const* terms,
             BasicStepScalars<kernel::RealOf<M, G, S>> const* scalars,
             UpdateArrays<M, P, G, S, K> const& arrays) {
-  static_assert(K == R::states.size(),
-                "zero: the number of state arrays is not that of the rule's states");
-  static_assert(std::is_trivially_copyable_v<R>, "zero: a device gets rules as bytes");
   static_assert(!kernel::RandomElement<M> && !kernel::RandomElement<S>,
-                "zero: a device has no kernels yet for what is rounded stochastically, such as "
-                "zero::Rest8, zero::StochasticRounding or states of bf16");
-  if (arrays.count == 0) return;
-  // The widest array is accessed in 16 bytes, the others in fewer.
-  constexpr std::size_t width =
-      access_bytes / (std::max)({sizeof(M), sizeof(P), sizeof(G), sizeof(S)});
-  Cutter cutter(width);
-  for (std::size_t k = 0; k != K; ++k) cutter.meet(arrays.state[k]);
-  cutter.meet(arrays.master).meet(arrays.parameter).meet(arrays.gradient);
-  Cut const cut = cutter.cut(arrays.count);
-  QueueScope const scope(queue);
-  check(try_launch_tiles<kernels::update<width, R, M, P, G, S, K>>(
-            queue, 1, cut.vectors, kernels::update_tile, rule, terms, scalars, arrays, cut),
-        "update");
+                "zero: what is rounded stochastically is updated in RandomUpdateArrays");
+  constexpr std::size_t width = kernels::width_of<M, P, G, S>;
+  kernels::enqueue_update<R>(queue, arrays, Cutter(width), [&](Cut const& cut) {
+    return try_launch_tiles<kernels::update<width, R, M, P, G, S, K>>(
+        queue, 1, cut.vectors, kernels::update_tile, rule, terms, scalars, arrays, cut);
+  });
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::device

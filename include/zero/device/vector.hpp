@@ -147,6 +147,11 @@ class Cutter {
  public:
   /// For vectors of `width` elements.
   constexpr explicit Cutter(std::size_t width) noexcept : width_(width) {}
+  /// For vectors that begin at a given element, whichever arrays are aligned there.
+  /// @param width  as of the other
+  /// @param head   elements before the first vector, less than `width`
+  constexpr Cutter(std::size_t width, std::size_t head) noexcept
+      : width_(width), head_(head), first_(false) {}
 
   /// Takes an array into account; null is none, but is counted.
   template <class T>

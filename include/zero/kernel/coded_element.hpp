@@ -21,6 +21,14 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 ///     static void read(float* out, Arrays const& from) noexcept;
 ///     template <Isa I, std::size_t number, class Arrays>
 ///     static void write(Arrays const& to, float const* in, Random const* random) noexcept;
+///
+/// A device does the same with `number` and `assign`, for one element and the parameter beside it;
+/// `random` has the random bits, in the lowest ones:
+///
+///     template <class Parameter>
+///     float number(Parameter const& parameter) const noexcept;
+///     template <class Parameter>
+///     void assign(Parameter& parameter, float number, std::uint32_t random) noexcept;
 template <class T>
 concept CodedElement = requires {
   typename T::Random;

@@ -30,7 +30,16 @@ namespace detail {
 /// The product of the lower half and a word.
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr std::uint64_t product(
     std::uint64_t a, std::uint64_t b) noexcept {
+#if defined(__CUDA_ARCH__)
+  // In one instruction: nvcc adds the product of the upper half, which is 0.
+  std::uint64_t result;
+  asm("mul.wide.u32 %0, %1, %2;"
+      : "=l"(result)
+      : "r"(static_cast<std::uint32_t>(a)), "r"(static_cast<std::uint32_t>(b)));
+  return result;
+#else
   return (a & 0xffffffffu) * b;
+#endif
 }
 
 // A word of each of as many blocks as an instruction multiplies, in 64 bits like its products.
@@ -150,6 +159,29 @@ template <class Bits>
   constexpr std::size_t elements = elements_of_block<Bits>;
   return bits_of_block<Bits>(random_block(stream, element / elements),
                              static_cast<std::size_t>(element % elements));
+}
+
+/// The bits of neighbouring elements, where `bits_of_block` finds them from place 0 on.
+/// @tparam count   of elements: a power of two, at most those of a block
+/// @param  stream  of their array, in this update
+/// @param  first   number of the first of them, as of `random_bits`; a multiple of `count`
+template <class Bits, std::size_t count>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock random_bits_from(
+    RandomStream stream, std::uint64_t first) noexcept {
+  constexpr std::size_t elements = elements_of_block<Bits>;
+  constexpr std::size_t bytes = count * sizeof(Bits);
+  RandomBlock block = random_block(stream, first / elements);
+  auto const skipped = static_cast<unsigned>(first % elements * sizeof(Bits));
+  // No index depends on the place: a device has no array of registers.
+  if constexpr (bytes <= 8) {
+    block.words[0] = (skipped & 8u) != 0 ? block.words[2] : block.words[0];
+    block.words[1] = (skipped & 8u) != 0 ? block.words[3] : block.words[1];
+  }
+  if constexpr (bytes <= 4) {
+    block.words[0] = (skipped & 4u) != 0 ? block.words[1] : block.words[0];
+  }
+  if constexpr (bytes < 4) block.words[0] >>= skipped % 4 * 8;
+  return block;
 }
 
 namespace detail {

@@ -123,6 +123,20 @@ struct BasicRestOfMaster {
   static void write(Arrays const& to, float const* in, std::uint8_t const* random) noexcept {
     split_masters<I>(&to.parameter->value, &to.master->bits, in, to.count, random);
   }
+  /// As `CodedElement` says.
+  template <class Parameter>
+  [[nodiscard]] ZERO_HOST_DEVICE float number(Parameter const& parameter) const noexcept {
+    return OneLane::of_bits(join_master<Rest>(parameter.value.bits, bits));
+  }
+  /// As `CodedElement` says; writes the parameter, too.
+  template <class Parameter>
+  ZERO_HOST_DEVICE void assign(Parameter& parameter, float number, std::uint32_t random) noexcept {
+    auto whole = OneLane::bits_of(number);
+    if constexpr (sizeof(Rest) == 1) whole = narrowed(whole, random);
+    auto const parts = split_master<Rest>(whole);
+    parameter.value.bits = static_cast<std::uint16_t>(parts.parameter);
+    bits = static_cast<Rest>(parts.rest);
+  }
 };
 /// With which a master is whole.
 using RestOfMaster = BasicRestOfMaster<std::uint16_t>;

@@ -38,6 +38,16 @@ struct StochasticBf16 {
   static void write(Arrays const& to, float const* in, Random const* random) noexcept {
     round_stochastically<I>(of<number>(to), in, random, to.count);
   }
+  /// As `CodedElement` says.
+  template <class Parameter>
+  [[nodiscard]] ZERO_HOST_DEVICE float number(Parameter const&) const noexcept {
+    return OneLane::of_bits(std::uint32_t{value.bits} << 16);
+  }
+  /// As `CodedElement` says.
+  template <class Parameter>
+  ZERO_HOST_DEVICE void assign(Parameter&, float number, std::uint32_t random) noexcept {
+    value.bits = static_cast<std::uint16_t>(round_stochastically(OneLane::bits_of(number), random));
+  }
 
  private:
   template <std::size_t number, class Arrays>

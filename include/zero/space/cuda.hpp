@@ -151,6 +151,7 @@ static_assert(LoadingSpace<Cuda>);
 #include "zero/device/elementwise.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
+#include "zero/device/random_update.cuh"
 #include "zero/device/rounded.cuh"
 #include "zero/device/update.cuh"
 

@@ -46,6 +46,15 @@ TEST_CASE("vectors begin where lines do, if there are so many elements") {
   }
 }
 
+TEST_CASE("vectors that begin at a given element do so whatever is aligned there") {
+  alignas(256) float a[256] = {};
+  CHECK(Cutter(4, 1).meet(a).meet(a + 3).cut(20) == Cut{.head = 1, .vectors = 4, .apart = 1});
+  CHECK(Cutter(4, 0).meet(a + 1).meet(a + 2).cut(20) == Cut{.head = 0, .vectors = 5, .apart = 3});
+  // Where a line begins, if that is as far.
+  CHECK(Cutter(4, 3).meet(a).meet(a + 1).cut(200) == Cut{.head = 31, .vectors = 42, .apart = 1});
+  CHECK(Cutter(4, 3).meet(a + 1).cut(3) == Cut{});
+}
+
 TEST_CASE("arrays that are not aligned where vectors begin are noted") {
   alignas(16) float a[64] = {};
   alignas(16) float b[64] = {};

@@ -7,6 +7,7 @@
 #include "support/test.hpp"
 #include "zero/device/element.hpp"
 #include "zero/kernel/convert.hpp"
+#include "zero/kernel/half_away.hpp"
 #include "zero/kernel/isa.hpp"
 #include "zero/kernel/remainder.hpp"
 #include "zero/kernel/stochastic_bf16.hpp"
@@ -325,7 +326,7 @@ TEST_CASE("an element on a device is that of the host") {
   for (std::size_t i = 1; i <= both.size; ++i) {
     float none[1]{};
     zero::device::update_element(
-        rule, scalars, 0x1.2345p-3f, rests[i], parameters[i], both.gradient[i], none);
+        rule, scalars, 0x1.2345p-3f, rests[i], parameters[i], both.gradient[i], none, {0, 0});
   }
   both.update<zero::kernel::native>(rule, scalars);
   std::size_t differing = 0;
@@ -333,6 +334,42 @@ TEST_CASE("an element on a device is that of the host") {
     differing += rests[i].bits != both.rest[i].bits || parameters[i].value != both.split[i].value;
   }
   CHECK(differing == 0);
+}
+
+TEST_CASE_TEMPLATE("and so is one that is rounded stochastically",
+                   T,
+                   Random<kernel::ShortRestOfMaster, float, bf16>,
+                   Random<kernel::ShortRestOfMaster, kernel::StochasticBf16, float>,
+                   Random<kernel::StochasticBf16, kernel::StochasticBf16, bf16>,
+                   Random<kernel::StochasticBf16, float, bf16>,
+                   Random<float, kernel::StochasticBf16, bf16>) {
+  std::uint64_t const key = kernel::random_key("w", 1);
+  zero::AdamW const rule{};
+  auto const scalars = rule.scalars(3, 0.01f, 1.f, 1.f);
+  T there(2000);
+  T here(2000);
+  for (std::size_t i = 1; i <= there.count; ++i) {
+    std::uint32_t random[T::states + 1];
+    for (std::size_t k = 0; k <= T::states; ++k) {
+      auto const stream = kernel::random_stream(kernel::random_key(key, k), 77, 3);
+      random[k] = T::rests && k == 0 ? kernel::random_bits<std::uint8_t>(stream, T::first + i - 1)
+                                     : kernel::random_bits<std::uint16_t>(stream, T::first + i - 1);
+    }
+    std::remove_reference_t<decltype(there.state[0][i])> state[T::states];
+    for (std::size_t k = 0; k < T::states; ++k) state[k] = there.state[k][i];
+    zero::device::update_element(rule,
+                                 scalars,
+                                 0.25f,
+                                 there.master[i],
+                                 there.parameter[i],
+                                 there.gradient[i],
+                                 state,
+                                 random);
+    for (std::size_t k = 0; k < T::states; ++k) there.state[k][i] = state[k];
+  }
+  std::uint64_t const seed = 77;
+  kernel::update(rule, scalars, 0.25, here.arrays(key, seed, 0, here.count), 3);
+  CHECK(there.differing(here) == 0);
 }
 
 }  // namespace coded_update_test

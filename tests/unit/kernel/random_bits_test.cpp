@@ -72,6 +72,30 @@ TEST_CASE_TEMPLATE("random bits: a range has the bits of its elements, wherever 
   }
 }
 
+template <class Bits, std::size_t count>
+void check_neighbours(RandomStream stream) {
+  std::uint64_t const far = (kernel::elements_of_block<Bits> << 32) - 32;
+  for (std::uint64_t first = far; first < far + 64; first += count) {
+    auto const block = kernel::random_bits_from<Bits, count>(stream, first);
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(kernel::bits_of_block<Bits>(block, i) == kernel::random_bits<Bits>(stream, first + i));
+    }
+  }
+}
+
+TEST_CASE("random bits: those of neighbours come from one block, wherever in it they are") {
+  RandomStream const stream{0x299f31d0a4093822u, 0x0370734413198a2eu};
+  check_neighbours<std::uint16_t, 1>(stream);
+  check_neighbours<std::uint16_t, 2>(stream);
+  check_neighbours<std::uint16_t, 4>(stream);
+  check_neighbours<std::uint16_t, 8>(stream);
+  check_neighbours<std::uint8_t, 1>(stream);
+  check_neighbours<std::uint8_t, 2>(stream);
+  check_neighbours<std::uint8_t, 4>(stream);
+  check_neighbours<std::uint8_t, 8>(stream);
+  check_neighbours<std::uint8_t, 16>(stream);
+}
+
 TEST_CASE("random bits: seed, name, part, array and count each give other bits") {
   auto const stream = [](std::uint64_t seed,
                          std::string_view name,
