@@ -104,7 +104,8 @@ std::vector<float> train_with_random_bits(Comm& comm, Space const& space, Memory
     for (int const unit : optimizer.units_backward()) {
       auto gradients = optimizer.gradients(unit);
       bool const rests = unit == 4 && step == 1;
-      for (auto const out : gradients) {
+      for (std::size_t t = 0; t < gradients.size(); ++t) {
+        auto const out = gradients[t];
         std::vector<zero::bf16> values(rests ? 0 : out.size());
         auto const batch = static_cast<std::size_t>(comm.rank() + 7 * unit) + 100 * step;
         for (std::size_t i = 0; i < values.size(); ++i) {
@@ -131,7 +132,8 @@ std::vector<float> train_with_random_bits(Comm& comm, Space const& space, Memory
     add(masters);
     for (auto const& state : states) add(state);
   });
-  for (auto const& values : optimizer.full_parameters()) add(values);
+  auto const parameters = optimizer.full_parameters();
+  for (std::size_t t = 0; t < parameters.size(); ++t) add(parameters[t]);
   return all;
 }
 

@@ -4,10 +4,13 @@
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/norm.cuh"
+#include "zero/device/random_update.cuh"
 #include "zero/device/rounded.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
 #include "zero/optimizer/step/decision.hpp"
+#include "zero/precision/bf16.hpp"
+#include "zero/precision/mixed.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/rated_rule.hpp"
 
@@ -41,6 +44,21 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
+
+// Those of precisions that round stochastically.
+template <class M, class P, class S>
+using RandomArrays = zero::RandomUpdateArrays<M, P, bf16, S, 2>;
+using Stochastic = zero::StochasticRounding::Parameter;
+#define ZERO_RANDOM_UPDATE(...)                                \
+  template void zero::device::update(Queue const&,             \
+                                     zero::AdamW const&,       \
+                                     zero::StepTerms const*,   \
+                                     zero::StepScalars const*, \
+                                     RandomArrays<__VA_ARGS__> const&)
+
+ZERO_RANDOM_UPDATE(zero::Rest8::Held, zero::Rest8::Parameter, float);
+ZERO_RANDOM_UPDATE(Stochastic, Stochastic, Stochastic);
+ZERO_RANDOM_UPDATE(Stochastic, Stochastic, float);
 template void zero::device::add_hash(
     Queue const&, std::uint64_t*, std::uint8_t const*, std::size_t, std::uint64_t);
 template void zero::device::add_hash(

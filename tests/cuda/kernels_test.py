@@ -29,6 +29,7 @@ import machine_code
 
 MARGIN = 1.3
 LONGEST = 1500  # instructions of a kernel
+MOST_RANDOM = 80  # instructions for each element of a kernel that rounds stochastically
 BLOCK_THREADS = 256
 # A block of an update over 25 MiB on 8 ranks may take so long before it asks for its first elements.
 EARLY = 0.03
@@ -38,7 +39,8 @@ BUILDS = {"75": ["75", "86", "89", "120"], "80": ["80"], "90": ["90"]}
 RESIDENT = {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "120": 1536}
 # Multiprocessors, clock, bytes a second, seconds until bytes are there.
 DEVICES = {"80": ("A100", 108, 1.41e9, 1.555e12, 600e-9), "90": ("H100", 132, 1.755e9, 3.35e12, 700e-9)}
-PASSES = ("update", "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
+UPDATES = ("update", "update_with_random_bits")
+PASSES = (*UPDATES, "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
 OTHERS = ("add_hash", "find_unrounded", "call")
 
 
@@ -92,6 +94,10 @@ class Kernel:
         _, _, clock, bandwidth, _ = DEVICES[self.architecture]
         return machine_code.before_first_load(self.code) * CYCLES / clock / (28 * 25 * 2**20 / 4 / 8 / bandwidth)
 
+    def for_an_element(self):
+        """Instructions of the loop over the vectors of a thread."""
+        return len(machine_code.loop(self.code)) / int(re.search(r"random_bitsILm(\d+)E", self.mangled)[1])
+
     def problems(self):
         if not self.clean:
             yield "has a stack or spills registers"
@@ -106,13 +112,16 @@ class Kernel:
         if not self.steps:
             yield "moves no 8 bytes at once"
             return
+        # Remainders of 8 bits are accessed in 4 bytes: as many elements as there are of 4 bytes in 16.
+        words = "BasicRestOfMasterIh" in self.mangled
         narrow = [step for step in self.steps
-                  if (step.loads or step.stores) and not (step.wide_bytes or step.told or step.predicate)]
+                  if (step.loads or step.stores) and not (step.wide_bytes or step.told or step.predicate)
+                  and not (words and not re.search(r"\.[US](8|16)\b", step.operation))]
         if narrow:
             yield f"has {len(narrow)} narrow accesses on its way"
         branches = sum(step.target is not None and bool(step.predicate) for step in self.steps)
         # A root and a division of a rule branch to what is rarely needed.
-        if self.name != "update" and branches > self.moved / 8:
+        if self.name not in UPDATES and branches > self.moved / 8:
             yield f"branches {branches} times for {self.moved} bytes"
         if self.architecture not in DEVICES:
             return
@@ -120,8 +129,10 @@ class Kernel:
             yield f"has {self.slots():.2f} times the slots that it needs"
         if self.flying() < MARGIN:
             yield f"has {self.flying():.2f} times the bytes in flight that it needs"
-        if self.name == "update" and self.early() > EARLY:
+        if self.name in UPDATES and self.early() > EARLY:
             yield f"asks for its first elements after {self.early():.1%} of a small update"
+        if self.name == "update_with_random_bits" and self.for_an_element() > MOST_RANDOM:
+            yield f"has {self.for_an_element():.1f} instructions for an element"
 
     def row(self):
         cells = [self.name, self.types, str(self.registers), str(self.threads), str(len(self.code))]

@@ -85,12 +85,24 @@ def way(code, first, last):
     return steps[::-1]
 
 
+def loop(code):
+    """The way once around the loop that moves most bytes. Empty if nothing moves any at once."""
+    return longest(code, loops(code))
+
+
 def work(code):
-    """The way once around the loop that moves most bytes, or through the whole kernel if that moves more: its threads
-    are then many, and each does its work once. Empty if nothing moves any at once."""
+    """The same, or the way through the whole kernel if that moves more: its threads are then many, and each does its work
+    once."""
+    return longest(code, loops(code) + [(0, last) for last, step in enumerate(code) if step.operation.startswith("EXIT")])
+
+
+def loops(code):
+    return [(branch.target, last) for last, branch in enumerate(code) if branch.target is not None and branch.target < last]
+
+
+def longest(code, ends):
+    """Of ways from some instructions to others, the one that moves most bytes."""
     chosen, score = [], (0, 0)
-    ends = [(branch.target, last) for last, branch in enumerate(code) if branch.target is not None and branch.target < last]
-    ends += [(0, last) for last, step in enumerate(code) if step.operation.startswith("EXIT")]
     for first, last in ends:
         steps = way(code, first, last)
         moved = sum(step.wide_bytes for step in steps)

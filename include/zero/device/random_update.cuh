@@ -80,8 +80,9 @@ inline constexpr unsigned random_vectors = 4;
 inline constexpr unsigned random_tile = random_vectors * block_threads;
 
 /// As `update`, of vectors that begin at multiples of their elements in the tensor, so that a block
-/// of random bits serves a whole one. A thread takes them one by one: random bits make up for less
-/// waiting, but fewer registers and less code.
+/// of random bits serves a whole one. A thread updates one after the other: random bits take so
+/// many instructions that one vector in each thread's registers keeps the memory busy, and code for
+/// two would not fit the caches for instructions.
 template <std::size_t width, class R, class M, class P, class G, class S, std::size_t K>
 ZERO_KERNEL update_with_random_bits(
     R const rule,
@@ -122,17 +123,21 @@ ZERO_KERNEL update_with_random_bits(
 
 }  // namespace kernels
 
-/// The same where some elements take random bits: those of the update that `terms->step` counts,
-/// which is read on the device, as is the seed. They are the host's, wherever arrays begin in
-/// memory and in their tensor.
-/// @par Cost  as the other; element by element to arrays that are not aligned at multiples of 16
-///            bytes where elements are in their tensor. A step that is skipped reads a part
+/// Enqueues the update of arrays in which some elements are rounded stochastically, as the other
+/// `update` does where none is. Random bits are those of the update that `terms->step` counts,
+/// which is read on the device, as is the seed: the host's bits, wherever arrays begin in memory
+/// and in their tensor, in a captured step as well.
+/// @par Cost  one pass, in accesses of 16 bytes to the widest arrays; element by element to those
+///            that are not aligned where the tensor has a multiple of as many elements. A step that
+///            is skipped reads one vector for each thread, and writes nothing
 template <Rule R, class M, class P, class G, class S, std::size_t K>
 void update(Queue const& queue,
             R const& rule,
             StepTerms const* terms,
             BasicStepScalars<kernel::RealOf<M, G, S>> const* scalars,
             RandomUpdateArrays<M, P, G, S, K> const& arrays) {
+  static_assert(kernel::LoneElement<M> && kernel::LoneElement<S>,
+                "zero: a device has no kernels yet for elements that share a scale");
   constexpr std::size_t width = kernels::width_of<M, P, G, S>;
   kernels::KeyedArrays<M, P, G, S, K> keyed{arrays, {}, arrays.random};
   for (std::size_t k = 0; k <= K; ++k) {

@@ -38,4 +38,10 @@ concept CodedElement = requires {
 template <class T>
 concept RandomElement = CodedElement<T> && !std::is_void_v<typename T::Random>;
 
+/// One that a device can read and write alone, since it has nothing in common with others.
+template <class T>
+concept LoneElement = !CodedElement<T> || requires(T const& element) {
+  element.number(element);
+};
+
 }  // namespace zero::inline ZERO_NAMESPACE::kernel
