@@ -133,7 +133,11 @@ std::vector<float> train_with_random_bits(Comm& comm, Space const& space, Memory
     for (auto const& state : states) add(state);
   });
   auto const parameters = optimizer.full_parameters();
-  for (std::size_t t = 0; t < parameters.size(); ++t) add(parameters[t]);
+  for (std::size_t t = 0; t < parameters.size(); ++t) {
+    std::vector<zero::bf16> values(parameters[t].size());
+    space.download(values.data(), parameters[t].data(), values.size() * sizeof(zero::bf16));
+    add(values);
+  }
   return all;
 }
 
