@@ -284,7 +284,8 @@ void check_update(Cuda const& space, R const& rule) {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {3, 3, 3, 3}, {0, 1, 0, 0}, {2, 0, 1, 3}, {0, 0, 1, 0}};
   // Of the first element in its tensor: as far from a block of random bits as the arrays are from
   // aligned memory, or not, and where its number has more than 32 bits.
-  constexpr std::uint64_t firsts[] = {0, (std::uint64_t{1} << 36) + 1, 5, 12, 7, 16};
+  [[maybe_unused]] constexpr std::uint64_t firsts[] = {
+      0, (std::uint64_t{1} << 36) + 1, 5, 12, 7, 16};
   std::uint64_t const seed = 77;
   Array<std::uint64_t> const device_seed(space, {seed}, 0);
   for (std::size_t const count : sizes(space)) {
