@@ -80,22 +80,44 @@ def libraries(headers, text_of):
 
 
 def chains(headers, text_of):
-    """Lists of headers, each after those that it includes; every header is in one."""
+    """Lists of headers, each after those that it includes; every header is in one.
+
+    A compiler reads for each chain what its last header includes. So those with most text below get one
+    that includes them after them, before others do; who has one may be given another, where that makes
+    room (a greatest matching, by augmenting paths).
+    """
 
     @functools.cache
     def below(header):
         direct = set(includes(text_of(header)))
         return direct.union(*map(below, direct))
 
-    left = set(headers)
-    while left:
-        # From the header with the most below it, always to the one with the most below that.
-        chain, candidates = [], left
-        while candidates:
-            chain.append(max(candidates, key=lambda header: (len(below(header)), header)))
-            left = left - {chain[-1]}
-            candidates = left & below(chain[-1])
-        yield chain[::-1]
+    def weight(header):
+        return sum(len(text_of(each)) for each in below(header) | {header}), header
+
+    before, after = {}, {}
+
+    def place(header, asked):
+        for other in who_includes[header]:
+            if other in asked:
+                continue
+            asked.add(other)
+            if other not in before or place(before[other], asked):
+                before[other], after[header] = header, other
+                return True
+        return False
+
+    heaviest = sorted(headers, key=weight, reverse=True)
+    who_includes = {header: [other for other in reversed(heaviest) if header in below(other)]
+                    for header in headers}
+    for header in heaviest:
+        place(header, set())
+    for header in heaviest:
+        if header not in before:
+            chain = [header]
+            while chain[-1] in after:
+                chain.append(after[chain[-1]])
+            yield chain
 
 
 def main():

@@ -2,6 +2,8 @@
 #include <zero/zero.hpp>
 
 int main(int argc, char** argv) {
+// Of an installed package the whole program is compiled; of the others, what shows their paths and
+// flags.
 #ifdef HEADERS_ALONE
   benchmark::Initialize(&argc, argv);
 #else

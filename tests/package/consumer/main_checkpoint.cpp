@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <span>
 
+// Of an installed package the whole program is compiled; of the others, what shows their paths and
+// flags.
 #ifdef HEADERS_ALONE
 int main() { return sizeof(zero::Checkpoints) > 0 ? 0 : 1; }
 #else
