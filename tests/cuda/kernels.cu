@@ -47,14 +47,14 @@ ZERO_KERNELS_OF(fp16);
 
 // Those of precisions that round stochastically.
 template <class M, class P, class S>
-using RandomArrays = zero::RandomUpdateArrays<M, P, bf16, S, 2>;
+using RoundedArrays = zero::RandomUpdateArrays<M, P, bf16, S, 2>;
 using Stochastic = zero::StochasticRounding::Parameter;
 #define ZERO_RANDOM_UPDATE(...)                                \
   template void zero::device::update(Queue const&,             \
                                      zero::AdamW const&,       \
                                      zero::StepTerms const*,   \
                                      zero::StepScalars const*, \
-                                     RandomArrays<__VA_ARGS__> const&)
+                                     RoundedArrays<__VA_ARGS__> const&)
 
 ZERO_RANDOM_UPDATE(zero::Rest8::Held, zero::Rest8::Parameter, float);
 ZERO_RANDOM_UPDATE(Stochastic, Stochastic, Stochastic);
