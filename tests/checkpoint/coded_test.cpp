@@ -90,7 +90,7 @@ std::uint64_t format_of(std::string const& directory) {
 void to_codes(AllHeld& all) {
   for (Tensor const& tensor : model()) {
     if (tensor.frozen || !tensor.tied_to.empty() || !is_coded(tensor)) continue;
-    Held& held = all[tensor.name];
+    HeldTensor& held = all[tensor.name];
     for (auto const& [array, values] : std::exchange(held.full, {})) {
       bool const sign = array == "exp_avg";
       std::size_t const slice = slice_count(tensor);
@@ -109,7 +109,7 @@ void to_codes(AllHeld& all) {
 void to_full(AllHeld& all) {
   for (Tensor const& tensor : model()) {
     if (tensor.frozen || !tensor.tied_to.empty()) continue;
-    Held& held = all[tensor.name];
+    HeldTensor& held = all[tensor.name];
     std::size_t const slice = slice_count(tensor);
     for (auto const& [array, codes] : std::exchange(held.codes, {})) {
       for (std::size_t i = 0; i < codes.size(); ++i) {
@@ -207,8 +207,8 @@ TEST_CASE(
   std::size_t compared = 0;
   std::size_t others = 0;
   for (char const* const array : {"exp_avg", "exp_avg_sq"}) {
-    Held const& was = codes.at("torchao");
-    Held const& is = again.at("torchao");
+    HeldTensor const& was = codes.at("torchao");
+    HeldTensor const& is = again.at("torchao");
     bool const sign = std::string_view(array) == "exp_avg";
     for (std::size_t g = 0; g < 6144 / 32; ++g) {
       int largest = 0;

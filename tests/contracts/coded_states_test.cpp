@@ -58,13 +58,13 @@ std::string difference(O& optimizer, AllHeld const& wanted) {
   });
   for (auto const& entry : own) {
     std::string const& name = entry.first;
-    Held const& held = entry.second;
+    HeldTensor const& held = entry.second;
     Tensor const& tensor = *std::find_if(parts.described.begin(),
                                          parts.described.end(),
                                          [&](auto const& t) { return t.name == name; });
     std::size_t const slice = slice_count(tensor);
     std::size_t const groups = (slice + 31) / 32;
-    Held const& right = wanted.at(name);
+    HeldTensor const& right = wanted.at(name);
     if (held.codes.size() != right.codes.size() || held.full.size() != right.full.size()) {
       return name + " is held otherwise";
     }
@@ -307,7 +307,7 @@ TEST_CASE("a fill that changes nothing leaves codes as they are, and what it cha
           states[1][64 - first] = 4.f;
         });
     AllHeld after = before;
-    Held& held = after.at("torchao");
+    HeldTensor& held = after.at("torchao");
     for (bool const sign : {true, false}) {
       std::string const array = sign ? "exp_avg" : "exp_avg_sq";
       std::array<float, 32> values{};

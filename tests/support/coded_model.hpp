@@ -123,14 +123,14 @@ zero::StepReport step(O& optimizer, long number, int rank, int ranks) {
 
 /// What is held of one described tensor, as it lies in memory; of scales there are those of slice
 /// after slice.
-struct Held {
+struct HeldTensor {
   std::vector<float> masters{};
   std::map<std::string, std::vector<float>> full{};           ///< states that are no codes
   std::map<std::string, std::vector<std::uint8_t>> codes{};   ///< bytes
   std::map<std::string, std::vector<std::uint8_t>> scales{};  ///< likewise
-  friend bool operator==(Held const&, Held const&) = default;
+  friend bool operator==(HeldTensor const&, HeldTensor const&) = default;
 };
-using AllHeld = std::map<std::string, Held>;
+using AllHeld = std::map<std::string, HeldTensor>;
 
 /// Adds what a rank has of what it updates, byte for byte.
 template <class O>
@@ -139,7 +139,7 @@ void collect(O& optimizer, AllHeld& all) {
   parts.held.trained(zero::detail::Extent::updated, [&](auto const& piece) {
     auto const& slice = parts.slices[piece.tensor()];
     Tensor const& tensor = parts.described[slice.described];
-    Held& held = all[tensor.name];
+    HeldTensor& held = all[tensor.name];
     std::size_t const slices = tensor.stacked ? tensor.shape.front() : 1;
     std::uint64_t const count = slice_count(tensor);
     std::uint64_t const groups = (count + 31) / 32;
@@ -240,7 +240,7 @@ class Reference {
   explicit Reference(R const& rule, std::uint64_t seed = 0) : rule_(rule), seed_(seed) {
     for (Tensor const& tensor : model()) {
       if (tensor.frozen || !tensor.tied_to.empty()) continue;
-      Held& held = all_[tensor.name];
+      HeldTensor& held = all_[tensor.name];
       std::size_t const count = zero::element_count(tensor);
       std::size_t const slices = tensor.stacked ? tensor.shape.front() : 1;
       held.masters.resize(count);
@@ -288,7 +288,7 @@ class Reference {
              long number,
              long count,
              zero::StepScalars const& scalars) {
-    Held& held = all_[tensor.name];
+    HeldTensor& held = all_[tensor.name];
     bool const coded = is_coded(tensor);
     std::size_t const groups = (slice_count(tensor) + 31) / 32;
     std::size_t const g = slice / slice_count(tensor) * groups + i / 32;
