@@ -134,6 +134,13 @@ struct Case {
     return t;
   }
   [[nodiscard]] bool trained(std::size_t t) const { return !tensors[t].frozen; }
+  /// Is there an element that is trained?
+  [[nodiscard]] bool any_trained() const {
+    for (TensorCase const& tensor : tensors) {
+      if (!tensor.frozen && !tensor.tied && tensor.count > 0) return true;
+    }
+    return false;
+  }
   [[nodiscard]] bool bytes(std::size_t t) const {
     return has(kinds) && !policies.borrowed && tensors[t].frozen && tensors[t].bytes;
   }

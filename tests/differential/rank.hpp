@@ -196,7 +196,8 @@ class Rank {
     require(counts.bucket_total().bytes == plan.sent.total() - plan.sent.norms - unpublished,
             "bytes are not as planned");
     // Of so few tensors at once.
-    bool const measures = test_.policies.rule == Rule::lamb && expected.updates;
+    bool const measures =
+        test_.policies.rule == Rule::lamb && expected.updates && test_.any_trained();
     require(plan.traffic.norms == 0 || !measures ||
                 counts.control_of(zero::Op::all_reduce).elements >= plan.traffic.norms,
             "norms are not as planned");

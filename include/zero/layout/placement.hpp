@@ -31,8 +31,9 @@ struct TensorPlace {
   std::size_t cluster = 0;   ///< index into `clusters()`
   std::size_t storage = 0;   ///< the tensor whose memory this is: itself unless tied
   std::uint32_t kind = 0;    ///< index into `kinds()`
-  bool frozen = false;       ///< whether nothing updates it
-  std::size_t trained = 0;   ///< how many of `trained_tensors()` lie before it
+  // Together in what one of them takes: a model of layers has as many places as it has tensors.
+  std::uint32_t trained : 31 = 0;  ///< how many of `trained_tensors()` lie before it
+  bool frozen : 1 = false;         ///< whether nothing updates it
 };
 
 /// Which tensors are held in the same way.
@@ -243,7 +244,7 @@ ZERO_BODY void Placement::index_by_offset(std::vector<Tensor> const& tensors) {
     return places_[a].offset < places_[b].offset;
   });
   for (std::size_t const t : by_offset_) {
-    places_[t].trained = trained_tensors_;
+    places_[t].trained = static_cast<std::uint32_t>(trained_tensors_) & 0x7fff'ffffu;
     if (!places_[t].frozen) ++trained_tensors_;
   }
 }

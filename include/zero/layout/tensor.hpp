@@ -51,13 +51,13 @@ struct Tensor {
   /// the name of the whole. One description, and one span of lent memory, serves all layers. Tied
   /// to another stacked tensor, slice by slice.
   bool stacked = false;
-  /// Tensors of one group have one rule once `set_rule` or `set_lr` has given the group its own;
-  /// until then, and without a name, the optimizer's. Tied tensors are of the same group.
-  std::string group{};
   /// Has its states in full where the rule's are codes, such as those of `AdamW8bit`: worth it for
   /// embeddings. Tensors, and slices of stacked ones, of fewer than `coded_from` elements have that
   /// anyway.
   bool full_states = false;
+  /// Tensors of one group have one rule once `set_rule` or `set_lr` has given the group its own;
+  /// until then, and without a name, the optimizer's. Tied tensors are of the same group.
+  std::string group{};
 };
 
 }  // namespace zero::inline ZERO_SHARED_NAMESPACE
