@@ -49,10 +49,9 @@ ZERO_HOST_DEVICE void update_element(
   if constexpr (!std::same_as<Master, Parameter>) published = host::convert<Parameter>(master);
 }
 
-/// The same where the master or states are coded: what `kernel::update` documents of those.
-/// @param held       the master, read and written
-/// @param published  written; read as well where it is a part of the master
-/// @param random     the random bits of the master, then of each state
+/// The same where the master or states are coded: what `kernel::update` documents of those. Reads
+/// and writes `held`, the master. Writes `published`, and reads it as well where it is a part of
+/// the master. `random` has the random bits of the master, then of each state.
 template <Rule R, class Held, class Parameter, class Gradient, class State, std::size_t Count>
 requires kernel::CodedElement<Held> || kernel::CodedElement<State> ZERO_HOST_DEVICE void
 update_element(R const& rule,

@@ -47,8 +47,8 @@ ZERO_APART void convert_on_host(
 
 /// Which of `count` elements is the first that is finite, and would be infinite if it were rounded
 /// to the type `to`; `count` if none is. Needs no alignment. Under `Overflow::saturate` these
-/// become the largest numbers that are not, so that none is.
-/// @param least  the least number that becomes infinite; 0 where what is rounded to nearest does
+/// become the largest numbers that are not, so that none is. `least` is the least number that
+/// becomes infinite; 0 where what is rounded to nearest does.
 /// @par Cost  one pass, where the type of the elements holds larger numbers; else nothing
 ZERO_APART [[nodiscard]] std::size_t first_overflow(
     DType to, DType from, void* values, std::size_t count, Overflow how, float least = 0) noexcept;
