@@ -166,7 +166,8 @@ class Recorder {
         static_cast<double>(states - result_.base) / static_cast<double>(plan.trained_elements);
     result_.working = workspace.held();
     result_.needed = workspace.allocator().needed();
-    result_.predicted_elements = plan.traffic.total();
+    // Norms are no elements of parameters or gradients, and are counted apart.
+    result_.predicted_elements = plan.traffic.total() - plan.traffic.norms;
     result_.interrupted = stopped_;
     result_.checksum = checksum(optimizer);
   }
