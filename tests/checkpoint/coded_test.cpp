@@ -356,6 +356,11 @@ TEST_CASE("layers become one tensor, and one tensor layers, unless that cuts gro
       if (elements % 32 == 0) {
         CHECK(refusal == "");
         CHECK(held == saved);
+        zero::LoadOptions const convert{.convert_states = true};
+        auto const in_full = [&](bool layers) {
+          return load<Pos, zero::AdamW>(2, directory.path(), convert, nullptr, tensors(layers));
+        };
+        CHECK(in_full(!stacked) == in_full(stacked));
       } else {
         check_says(refusal, "cut the groups of 32 elements in which 'exp_avg' is coded");
       }

@@ -62,6 +62,11 @@ struct CatalogTensor {
   std::string parameter{};  ///< type of its parameters, likewise
   std::string precision{};  ///< what that optimizer says of its own, likewise
   std::map<std::string, SavedArray> arrays{};  ///< "master", states, or "parameter"
+
+  /// All that is said of it, without its arrays.
+  [[nodiscard]] CatalogTensor without_arrays() const {
+    return {about, rule, in_full, parameter, precision, {}};
+  }
 };
 
 /// One file of a checkpoint, as its header describes it.

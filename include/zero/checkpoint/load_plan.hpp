@@ -121,15 +121,13 @@ struct LoadPlan {
 /// One layer of a tensor that was saved whole.
 /// @param layer  less than the tensor's first dimension
 [[nodiscard]] inline CatalogTensor layer_of(CatalogTensor const& whole, std::uint64_t layer) {
-  CatalogTensor one{.about = whole.about,
-                    .rule = whole.rule,
-                    .parameter = whole.parameter,
-                    .precision = whole.precision};
+  CatalogTensor one = whole.without_arrays();
   one.about.shape.erase(one.about.shape.begin());
   std::uint64_t const elements = volume(one.about.shape);
   for (auto const& [name, saved] : whole.arrays) {
     SavedArray& array = one.arrays[name];
-    array = {.dtype = saved.dtype, .runs = {}, .coding = saved.coding, .cut = saved.cut};
+    array.dtype = saved.dtype;
+    array.coding = saved.coding;
     array.cut = saved.cut || cuts_groups(saved, elements);
     if (array.cut) continue;
     for_each_piece(saved, layer * elements, elements, [&](SavedRun run, std::uint64_t before) {
@@ -165,14 +163,12 @@ struct LoadPlan {
 /// @param layers  without a problem, and no more elements in all than can be counted
 [[nodiscard]] inline CatalogTensor whole_of(std::span<CatalogTensor const* const> layers) {
   CatalogTensor const& first = *layers.front();
-  CatalogTensor whole{.about = first.about,
-                      .rule = first.rule,
-                      .parameter = first.parameter,
-                      .precision = first.precision};
+  CatalogTensor whole = first.without_arrays();
   std::uint64_t const elements = volume(whole.about.shape);
   whole.about.shape.insert(whole.about.shape.begin(), layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i]->parameter != first.parameter) whole.parameter.clear();
+    if (layers[i]->precision != first.precision) whole.precision.clear();
     for (auto const& [name, saved] : layers[i]->arrays) {
       SavedArray& array = whole.arrays[name];
       array.dtype = saved.dtype;
