@@ -24,7 +24,7 @@ expect_configured(components -C "${SCRATCH}/components.cmake" -DCMAKE_CXX_FLAGS=
 build(components --target ${targets})
 run("${SCRATCH}/components/consumer" "${version_line}")
 if(HAS_CHECKPOINT)
-  run("${SCRATCH}/components/consumer_checkpoint" "")
+  run("${SCRATCH}/components/consumer_checkpoint" "${checksum_line}")
 endif()
 
 # What goes wrong says what to write.

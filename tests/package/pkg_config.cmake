@@ -22,6 +22,7 @@ run("${SCRATCH}/consumer" "${version_line}")
 # The whole programs have been compiled with a package of CMake's.
 if(HAS_CHECKPOINT)
   make(consumer_checkpoint zero-checkpoint)
+  run("${SCRATCH}/consumer_checkpoint" "${checksum_line}")
 endif()
 if(HAS_BENCH)
   make(consumer_bench zero-bench)

@@ -9,7 +9,7 @@
 // Of an installed package the whole program is compiled; of the others, what shows their paths and
 // flags.
 #ifdef HEADERS_ALONE
-int main() { return sizeof(zero::Checkpoints) > 0 ? 0 : 1; }
+int main() { std::printf("checksum %s\n", zero::checksum_text(zero::checksum("zero", 4)).c_str()); }
 #else
 int main() {
   zero::Self comm;
