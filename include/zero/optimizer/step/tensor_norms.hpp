@@ -111,8 +111,8 @@ ZERO_BODY void TensorNorms::add(BucketSpan const& bucket, Array gradients) {
     }
     auto const [terms, scalars] =
         update_->terms_of(tensor, presence_->may_have_rested(tensor), false);
-    std::int64_t* const words = counts_.norms(model_->partition.place(tensor).trained);
-    kernels.measure(rules_->of(tensor), terms, scalars, arrays, words);
+    std::int64_t* const norms = counts_.norms(model_->partition.place(tensor).trained);
+    kernels.measure(rules_->of(tensor), terms, scalars, arrays, norms);
   });
 }
 
