@@ -451,8 +451,9 @@ class ShardedOptimizer : private detail::Kept<detail::Choice<Policies...>>,
   /// shown all elements, and changes them alike.
   ///
   /// What one run showed, whatever its stage, ranks and buckets, another takes: with
-  /// `restore(counters())` it goes on to the same bits. Frozen tensors are not asked for: where the
-  /// library owns them they are loaded, or adopted, before.
+  /// `restore(counters())` it goes on to the same bits, unless states have 8 bits, which
+  /// `fill_held` takes as they are. Frozen tensors are not asked for: where the library owns them
+  /// they are loaded, or adopted, before.
   /// @par Collective  yes; blocks
   /// @throws Error (invalid_argument), on every rank, naming the first finite value that parameters
   ///   cannot hold, unless the policy is `Overflow::saturate`; as of `load_parameters`, every step

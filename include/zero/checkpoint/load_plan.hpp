@@ -14,6 +14,7 @@
 #include "zero/checkpoint/together.hpp"
 #include "zero/concepts/overflow.hpp"
 #include "zero/kernel/root_state.hpp"
+#include "zero/optimizer/setup/value_limits.hpp"
 #include "zero/precision/mixed.hpp"
 
 #include <algorithm>
@@ -412,11 +413,9 @@ class LoadPlanner {
                      std::uint64_t before) const {
     std::size_t const bad = form.first_bad(codes, scales, count);
     if (bad == count) return;
-    Message const element{
-        "element ", run.first + before + bad, " of '", run.array, "' of tensor '"};
     refuse_file(
         catalog_->path,
-        {"has a code for ", element, (*here_)[run.tensor].name, "' that stands for no number"});
+        {"has ", bad_code_text((*here_)[run.tensor].name, run.first + before + bad, run.array)});
   }
 
   /// Says what is to be read, and which states begin anew.

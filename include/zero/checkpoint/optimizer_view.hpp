@@ -51,14 +51,12 @@ struct ArrayRun {
                .array = form.name,
                .first = piece.first(),
                .count = piece.count(),
-               .values = piece.values(k)};
+               .values = piece.saved(k)};
   if (k == 0) run.limit = piece.types().parameter;
   if (k == 0) run.form = piece.types().masters;
   if (form.coding < Coding::root) return run;
   run.coding = form.coding;
-  if (has_scales(form.coding)) run.decoded = run.values;
-  bool const scales = form.coding == Coding::root_scales;
-  run.values = {{piece.array(k).first, DType::u8, scales ? form.coding : Coding::values}};
+  if (has_scales(form.coding)) run.decoded = piece.values(k);
   return run;
 }
 /// What a piece has of an array.

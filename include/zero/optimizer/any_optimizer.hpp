@@ -9,6 +9,7 @@
 #include "zero/layout/partition.hpp"
 #include "zero/layout/plan.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/held_array.hpp"
 #include "zero/optimizer/api/step_options.hpp"
 #include "zero/optimizer/api/step_result.hpp"
 #include "zero/optimizer/callables.hpp"
@@ -122,6 +123,35 @@ class AnyOptimizer {
   /// through `parameter`; where it wrote none, memory that the library owns holds zeros. Master
   /// weights start from them. Local; the next step is the one that compares them with other ranks'.
   void adopt_parameters() { engine_.adopt(); }
+
+  /// Calls `visit(Tensor const&, HeldArray const&, std::span<std::byte const>)` for every run of
+  /// master weights and states that this rank holds, array by array, in the form in which
+  /// checkpoints have it: numbers in their type, states of 8 bits as codes and scales. What
+  /// `visit_owned` shows of codes is numbers, which may be other codes once they are rounded again.
+  /// Local; blocks where the host cannot reach the space's memory.
+  /// @par Cost  as of `visit_owned`
+  template <std::invocable<Tensor const&, HeldArray const&, std::span<std::byte const>> Visit>
+  void visit_held(Visit&& visit) const {
+    auto const show = [&](Tensor const& tensor, HeldArray const& array, std::span<std::byte> run) {
+      visit(tensor, array, std::span<std::byte const>(run));
+    };
+    engine_.visit_held(detail::HeldVisitor(show));
+  }
+  /// The writing twin of `visit_held`: `fill(Tensor const&, HeldArray const&,
+  /// std::span<std::byte>)` finds the bytes as they are, and changes what it will. Parameters then
+  /// follow, as after `fill_owned`; under `Replicated` every rank changes all elements alike.
+  ///
+  /// What one run showed, whatever its stage, ranks and buckets, another of the same rule takes:
+  /// with `restore(counters())`, and the same `Seed`, it goes on to the same bits. Frozen tensors
+  /// are not asked for.
+  /// @par Collective  yes; blocks
+  /// @throws Error (invalid_argument), on every rank, naming the first code that stands for no
+  ///   number, or as of `fill_owned`; every step is refused then, until all values have been set
+  /// @par Cost  as of `fill_owned`
+  template <std::invocable<Tensor const&, HeldArray const&, std::span<std::byte>> Fill>
+  void fill_held(Fill&& fill) {
+    engine_.fill_held(detail::HeldVisitor(fill));
+  }
 
   /// Compares what every rank holds all of, as the first step does by itself, and the next one
   /// after `adopt_parameters` and `fill_owned`; not what it holds its share of, which

@@ -5,6 +5,7 @@
 #include "zero/base/config.hpp"
 #include "zero/base/function_ref.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/held_array.hpp"
 #include "zero/optimizer/held/elements.hpp"
 
 #include <cstddef>
@@ -33,6 +34,8 @@ struct OwnedRun {
 };
 /// What is shown them, or fills them in.
 using OwnedVisitor = FunctionRef<void(OwnedRun const&)>;
+/// What is shown the same array by array, in the form in which it is saved, or fills that in.
+using HeldVisitor = FunctionRef<void(Tensor const&, HeldArray const&, std::span<std::byte>)>;
 
 /// Elements [first, first + count) of a tensor, of whose reduced gradients this rank has them.
 struct GradientRun {

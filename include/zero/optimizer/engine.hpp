@@ -70,6 +70,8 @@ class Engine {
   ZERO_APART ZERO_COLD void adopt();
   ZERO_APART ZERO_COLD void fill(OwnedVisitor fill);
   ZERO_APART void visit(OwnedVisitor visit) const;
+  ZERO_APART ZERO_COLD void fill_held(HeldVisitor fill);
+  ZERO_APART void visit_held(HeldVisitor visit) const;
   /// Do all ranks have the same values?
   ZERO_APART ZERO_COLD void confirm_values();
   /// And is each parameter its master, rounded?
@@ -207,6 +209,9 @@ class Engine {
   /// Has `work(tensors)` replace them, null for all: values that are lost if it fails.
   template <class Work>
   void replace(Content content, Work const& work);
+  /// Has `fill()` replace masters and states, which parameters follow. Collective; blocks.
+  template <class Fill>
+  void fill_with(std::string_view call, Fill const& fill);
   ZERO_APART void count_missed(StepOptions const& options) const;
   /// Has the rule measure whole tensors. Collective; blocks.
   ZERO_APART void measure();

@@ -192,11 +192,10 @@ ZERO_BODY void Engine::adopt() {
   values_are_set(false);
 }
 
-ZERO_BODY void Engine::fill(OwnedVisitor fill) {
-  parts_->require_bound();
-  require_no_readers("fill_owned");
-  parts_->refresh.settle();
-  visit_owned(*parts_, true, fill);
+template <class Fill>
+void Engine::fill_with(std::string_view call, Fill const& fill) {
+  begin_values(call);
+  fill();
   begin_load({}, true, false);
   require_fit(*parts_);
   follow({});
@@ -204,10 +203,24 @@ ZERO_BODY void Engine::fill(OwnedVisitor fill) {
   values_are_set(Content::numbers, false, false);
 }
 
+ZERO_BODY void Engine::fill(OwnedVisitor fill) {
+  fill_with("fill_owned", [&] { visit_owned(*parts_, true, fill); });
+}
+
 ZERO_BODY void Engine::visit(OwnedVisitor visit) const {
   parts_->require_bound();
   if (watch_) (*watch_)(WatchedUse::any);
   visit_owned(*parts_, false, visit);
+}
+
+ZERO_BODY void Engine::fill_held(HeldVisitor fill) {
+  fill_with("fill_held", [&] { detail::visit_held(*parts_, true, fill); });
+}
+
+ZERO_BODY void Engine::visit_held(HeldVisitor visit) const {
+  parts_->require_bound();
+  if (watch_) (*watch_)(WatchedUse::any);
+  detail::visit_held(*parts_, false, visit);
 }
 
 ZERO_BODY void Engine::confirm_values() {

@@ -34,6 +34,8 @@
 namespace zero::inline ZERO_NAMESPACE::detail {
 
 inline constexpr std::array<std::int64_t, 3> none_refused{std::int64_t{1} << 62};
+/// In place of a type: what is refused is a code, and the number is that of its array.
+inline constexpr std::int64_t bad_code = -1;
 
 /// How far a rank's step is, and what is known of the values that it starts from.
 struct StepState {

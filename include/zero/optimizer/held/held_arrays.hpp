@@ -40,6 +40,8 @@ class HeldPiece {
   ZERO_APART [[nodiscard]] Array array(std::size_t k) const;
   /// The values of that part.
   ZERO_APART [[nodiscard]] HeldValues values(std::size_t k) const;
+  /// The same as it is saved: of codes, and of scales, the bytes themselves.
+  ZERO_APART [[nodiscard]] HeldValues saved(std::size_t k) const;
   /// What the rule changes: their parameters, where there is no master beside them.
   ZERO_APART [[nodiscard]] Array master() const { return array(0); }
 
@@ -119,6 +121,12 @@ ZERO_BODY HeldValues HeldPiece::values(std::size_t k) const {
   }
   if (!is_rest(form.coding)) return {array(k)};
   return {array(k), parameter().first, types().masters};
+}
+
+ZERO_BODY HeldValues HeldPiece::saved(std::size_t k) const {
+  Coding const coding = types().arrays[k].coding;
+  if (coding < Coding::root) return values(k);
+  return {{array(k).first, DType::u8, has_scales(coding) ? Coding::values : coding}};
 }
 
 #endif

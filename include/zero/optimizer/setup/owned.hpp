@@ -22,7 +22,12 @@ namespace zero::inline ZERO_NAMESPACE::detail {
 /// host can reach them there and they lie there as they are, else chunk by chunk. Local.
 /// @param fills  whether it may write them; then what it wrote has to fit into the parameters, as
 ///   `fit` says
-ZERO_APART void visit_owned(Parts& parts, bool fills, OwnedVisitor visit);
+/// @param saved  whether arrays are shown as they are saved, scales behind all; else as values
+ZERO_APART void visit_owned(Parts& parts, bool fills, OwnedVisitor visit, bool saved = false);
+
+/// Calls `visit` for the same arrays, one after the other, as they are saved. Local.
+/// @param fills  as above; codes that it wrote have to be such that stand for numbers, too
+ZERO_APART void visit_held(Parts& parts, bool fills, HeldVisitor visit);
 
 #if ZERO_BODIES
 
@@ -43,17 +48,19 @@ ZERO_APART ZERO_COLD void write_shown(AnySpace const& space,
   }
 }
 
-ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
+ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit, bool saved) {
   constexpr std::uint64_t chunk = std::uint64_t{1} << 18;
   AnySpace const& space = parts.space();
   parts.now.refused = none_refused;
   parts.held.trained(Extent::updated, [&](HeldPiece const& piece) {
     Slice const& slice = parts.slices[piece.tensor()];
-    // The masters, and the states behind them, without scales.
+    // The masters, and the states behind them; values have no scales.
+    std::size_t const shown =
+        saved ? piece.types().arrays.size() : 1 + parts.rules.calls().states.size();
     std::vector<HeldValues> arrays;
     bool direct = space.host_accessible();
-    for (std::size_t k = 0; k <= parts.rules.calls().states.size(); ++k) {
-      arrays.push_back(piece.values(k));
+    for (std::size_t k = 0; k < shown; ++k) {
+      arrays.push_back(saved ? piece.saved(k) : piece.values(k));
       direct = direct && arrays.back().plain();
     }
     std::vector<void*> memory(arrays.size());
@@ -66,7 +73,7 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
         HeldValues const here = arrays[a].from(done);
         memory[a] = here.array.first;
         if (copies.empty()) continue;
-        copies[a].resize(size * size_of(here.array.dtype));
+        copies[a].resize(here.plain() ? here.array.bytes(size) : size * size_of(here.array.dtype));
         memory[a] = copies[a].data();
         read_values(space, here, size, copies[a].data());
       }
@@ -84,6 +91,30 @@ ZERO_BODY void visit_owned(Parts& parts, bool fills, OwnedVisitor visit) {
       done += count;
     }
   });
+}
+
+ZERO_BODY void visit_held(Parts& parts, bool fills, HeldVisitor visit) {
+  auto const show = [&](OwnedRun const& run) {
+    Tensor const& tensor = *run.tensor;
+    std::uint64_t const slice = element_count(tensor) / (tensor.stacked ? tensor.shape[0] : 1);
+    std::size_t k = 0;
+    for (ArrayForm const& form : parts.types[run.kind].arrays) {
+      bool const coded = form.coding >= Coding::root;
+      HeldArray array{.name = form.name,
+                      .dtype = coded ? DType::u8 : form.dtype,
+                      .coding = coded ? form.coding : Coding::values};
+      // Each slice begins with an entry of its own.
+      std::uint64_t const before = run.first / slice * entries_of(array.coding, slice);
+      std::uint64_t const within = entries_of(array.coding, run.first % slice);
+      array.first = static_cast<std::size_t>(before + within);
+      std::uint64_t const bytes = entries_of(array.coding, run.count) * size_of(array.dtype);
+      void* const memory = k == 0 ? run.master : run.states[k - 1];
+      visit(tensor, array, {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)});
+      ++k;
+    }
+    if (fills) find_bad_codes(parts, run);
+  };
+  visit_owned(parts, fills, OwnedVisitor(show), true);
 }
 
 #endif
