@@ -1,8 +1,8 @@
-# libzero_c: zero/c.h with all shipped stages, precisions, rules, accumulations and memories, for
-# trainers whose compilers know no C++20. Where MPI is, there is one more beside it, with zero/c_mpi.h,
-# named after the MPI library: libzero_c_openmpi, libzero_c_mpich. Where checkpoints are, both have
-# zero/c_checkpoint.h. Nothing but these interfaces is visible. The SONAME has the minor version, too:
-# before 1.0 it may break its users.
+# libzero_c: zero/c.h with all shipped stages, accumulations and memories, and the precisions and rules
+# of c_library.cpp, for trainers whose compilers know no C++20. Where MPI is, there is one more beside
+# it, with zero/c_mpi.h, named after the MPI library: libzero_c_openmpi, libzero_c_mpich. Where
+# checkpoints are, both have zero/c_checkpoint.h. Nothing but these interfaces is visible. The SONAME has
+# the minor version, too: before 1.0 it may break its users.
 #
 # zero_add_c_library(<name> LINK <target>... DEFINES <macro>...)
 function(zero_add_c_library name)

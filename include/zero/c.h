@@ -81,7 +81,12 @@ enum zero_rule_number {
   ZERO_NADAM = 5,
   ZERO_ADAGRAD = 6,
   ZERO_RMSPROP = 7,
-  ZERO_LION = 8
+  ZERO_LION = 8,
+  ZERO_ADAMW8BIT = 9,  ///< states of 8 bits, rounded stochastically, as of the next two
+  ZERO_ADAM8BIT = 10,
+  ZERO_LION8BIT = 11,
+  ZERO_LAMB = 12,
+  ZERO_LARS = 13
 };
 /// Where micro-batches add up: nowhere, in full gradients, in the owned share.
 enum zero_accumulation_number {
@@ -97,7 +102,8 @@ enum zero_tensor_flag {
   ZERO_FROZEN = 1,       ///< no gradient and no state; partitioned where parameters are
   ZERO_STACKED = 2,      ///< its first dimension is the layer: slice i belongs to unit `unit + i`
   ZERO_PARTITIONED = 4,  ///< this rank's part of a larger tensor
-  ZERO_WHOLE = 8         ///< frozen, and every rank has all of it under every stage
+  ZERO_WHOLE = 8,        ///< frozen, and every rank has all of it under every stage
+  ZERO_FULL_STATES = 16  ///< states in full where the rule's have 8 bits
 };
 
 /// What `zero_gradients` is to find in a unit's buffers.
@@ -172,10 +178,10 @@ typedef struct zero_rule {
   int32_t eps_hat;                   ///< Adam: 1: eps meets the root before its bias correction
   double lr;                         ///< learning rate
   double weight_decay;               ///< of each rule, as it says
-  double beta1;                      ///< Adam, AdamW, AMSGrad, NAdam, Lion
-  double beta2;                      ///< Adam, AdamW, AMSGrad, NAdam, Lion
-  double eps;                        ///< all but SGD and Lion
-  double momentum;                   ///< SGD, RMSProp
+  double beta1;                      ///< Adam, AdamW, AMSGrad, NAdam, Lion, LAMB
+  double beta2;                      ///< Adam, AdamW, AMSGrad, NAdam, Lion, LAMB
+  double eps;                        ///< all but SGD, Lion and LARS
+  double momentum;                   ///< SGD, RMSProp, LARS
   double dampening;                  ///< SGD
   double nesterov;                   ///< SGD
   double alpha;                      ///< RMSProp
@@ -184,6 +190,9 @@ typedef struct zero_rule {
   double momentum_decay;             ///< NAdam
   double decoupled;                  ///< AMSGrad, NAdam
   double maximize;                   ///< all but Lion
+  double min_ratio;                  ///< LAMB, LARS
+  double max_ratio;                  ///< LAMB, LARS
+  double trust;                      ///< LARS
 } zero_rule;
 
 /// What an optimizer is made with.
@@ -320,23 +329,13 @@ static inline zero_tensor zero_stack_of(char const* name,
 
 /// A rule with its defaults.
 static inline zero_rule zero_rule_of(int32_t number) {
-  zero_rule const rule = {sizeof(zero_rule),
-                          number,
-                          0,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT,
-                          ZERO_DEFAULT};
+  zero_rule const rule = {sizeof(zero_rule), number,       0,
+                          ZERO_DEFAULT,      ZERO_DEFAULT, ZERO_DEFAULT,
+                          ZERO_DEFAULT,      ZERO_DEFAULT, ZERO_DEFAULT,
+                          ZERO_DEFAULT,      ZERO_DEFAULT, ZERO_DEFAULT,
+                          ZERO_DEFAULT,      ZERO_DEFAULT, ZERO_DEFAULT,
+                          ZERO_DEFAULT,      ZERO_DEFAULT, ZERO_DEFAULT,
+                          ZERO_DEFAULT,      ZERO_DEFAULT};
   return rule;
 }
 /// Options of that choice; all else by default, and owned memory.
@@ -570,7 +569,8 @@ int32_t zero_release_full(zero_optimizer* optimizer);
 int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user);
 /// The writing twin: `fill` sets every element that it is shown. Parameters then follow on every
 /// rank. With `zero_set_counters`, a run goes on from what another was shown, whatever its stage
-/// and ranks. Collective.
+/// and ranks; states of 8 bits are the numbers that they stand for, which are rounded to nearest
+/// again. Collective.
 int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user);
 /// Updates of each tensor [count], loss scale, and its streak of clean steps. A stacked tensor has
 /// those of each layer. Local.

@@ -35,6 +35,8 @@ typedef struct zero_load_options {
   int32_t reserved;          ///< 0
   int32_t overflow;          ///< of `zero_overflow`
   int32_t without_frozen;    ///< 1: frozen tensors keep their values
+  int32_t convert_states;    ///< 1: states of 8 bits are made of those in full, and back
+  int32_t reserved_2;        ///< 0
 } zero_load_options;
 
 /// How a model file is read; the same on all ranks.
@@ -81,7 +83,7 @@ static inline zero_checkpoints_options zero_checkpoints_options_of(void) {
 }
 /// Options as `zero_checkpoint_load` has them: strict, all of it.
 static inline zero_load_options zero_load_options_of(void) {
-  zero_load_options const options = {sizeof(zero_load_options), 0, 0, 1, 0, 0, 0, 0, 0};
+  zero_load_options const options = {sizeof(zero_load_options), 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
   return options;
 }
 /// Options of a strict import.

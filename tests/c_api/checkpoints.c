@@ -270,6 +270,38 @@ static int32_t load_parts(zero_comm* comm, void* user) {
   return zero_checkpoints_close(own.saved);
 }
 
+/// States in full become states of 8 bits where that is asked for.
+static int32_t convert(zero_comm* comm, void* user) {
+  zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 4096)};
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_ADAMW);
+  zero_load_options load = zero_load_options_of();
+  zero_optimizer *full = NULL, *coded = NULL;
+  zero_checkpoints* saved = NULL;
+  int64_t found = -1, steps = 0;
+  float scale = 0;
+  int32_t streak = 0;
+  void* g = NULL;
+  REQUIRE(zero_create(comm, &options, model, 1, &full) == ZERO_OK);
+  REQUIRE(zero_load(full, fill, NULL) == ZERO_OK);
+  REQUIRE(zero_gradients(full, 0, ZERO_OVERWRITE, &g, 1) == ZERO_OK);
+  for (int i = 0; i < 4096; ++i) ((float*)g)[i] = 1;
+  REQUIRE(zero_reduce(full, 0) == ZERO_OK && zero_step(full, NULL, NULL) == ZERO_OK);
+  REQUIRE(zero_checkpoints_open(comm, user, 1, &saved) == ZERO_OK);
+  REQUIRE(zero_checkpoint_save(saved, full, NULL, 0) == ZERO_OK);
+  options.rule = zero_rule_of(ZERO_ADAMW8BIT);
+  REQUIRE(zero_create(comm, &options, model, 1, &coded) == ZERO_OK);
+  REQUIRE(zero_checkpoint_load_with(saved, coded, &load, NULL, &found) == ZERO_DATA);
+  REQUIRE(strstr(zero_message(comm), "convert them") != NULL);
+  load.convert_states = 2;
+  REQUIRE(zero_checkpoint_load_with(saved, coded, &load, NULL, &found) == ZERO_INVALID_ARGUMENT);
+  load.convert_states = 1;
+  REQUIRE(zero_checkpoint_load_with(saved, coded, &load, NULL, &found) == ZERO_OK && found == 1);
+  REQUIRE(zero_get_counters(coded, &steps, 1, &scale, &streak) == ZERO_OK && steps == 1);
+  load.reserved_2 = 1;
+  REQUIRE(zero_checkpoint_load_with(saved, coded, &load, NULL, &found) == ZERO_INVALID_ARGUMENT);
+  return zero_checkpoints_close(saved);
+}
+
 /// Flips a bit of a file. Returns 0 if it could not.
 static int flip(char const* path, long at, int from) {
   FILE* const file = fopen(path, "r+b");
@@ -318,6 +350,8 @@ int main(int argc, char** argv) {
   if (failed == ZERO_OK) failed = zero_run_ranks(2, save_aside, aside, message, sizeof(message));
   if (failed == ZERO_OK) failed = zero_run_ranks(2, give_up, aside, message, sizeof(message));
   if (failed == ZERO_OK) failed = zero_run_ranks(2, load_parts, aside, message, sizeof(message));
+  snprintf(aside, sizeof(aside), "%s/converted", argv[1]);
+  if (failed == ZERO_OK) failed = zero_run_ranks(2, convert, aside, message, sizeof(message));
   if (failed != ZERO_OK) fprintf(stderr, "%s\n", message);
   return failed == ZERO_OK ? 0 : 1;
 }

@@ -223,7 +223,7 @@ TEST_CASE("C API misuse: options and models that make no sense, are of another s
 TEST_CASE("C API misuse: options of a program that was compiled with 0.2 end where they did") {
   Alone one;
   float memory[16] = {};
-  one.options.size = offsetof(zero_options, overflow);
+  one.options.size = offsetof(zero_options, rule) + offsetof(zero_rule, min_ratio);
   one.options.overflow = 7;  // not of the struct
   CHECK(one.create() == ZERO_OK);
   CHECK(zero_create_flat(one.comm, &one.options, one.model, 2, memory, memory + 8, 8, &one.opt) ==

@@ -8,4 +8,5 @@ ZERO_C_DEFINE(zero::stage::Pos,
               zero::Mixed<zero::bf16>,
               zero::AdamW,
               zero::Sgd,
+              zero::c::Pairs<zero::c::Types<zero::Fp32>, zero::c::Types<zero::AdamW8bit>>,
               zero::c::Checkpoints)

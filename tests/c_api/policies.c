@@ -1,5 +1,6 @@
-/// Policies by number: rules, a trainer's own among them, with hyper-parameters; fp16 and its loss
-/// scale; micro-batches that add up; gradients that are reduced where they were lent.
+/// Policies by number: rules, a trainer's own among them, with hyper-parameters; states of 8 bits;
+/// fp16 and its loss scale; micro-batches that add up; gradients that are reduced where they were
+/// lent.
 #include "c_api/trainer.h"
 
 static int32_t ones(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
@@ -57,6 +58,95 @@ static int rules(zero_comm* comm) {
   options.rule = zero_rule_of(1001);
   REQUIRE(two_steps(comm, &options, &value) != 0);
   REQUIRE(strstr(zero_message(comm), "the rule of number 1001; add") != NULL);
+  return 0;
+}
+
+static int is_near(float a, float b) { return a - b < 1e-5f && b - a < 1e-5f; }
+
+/// Steps that are as long as a share of the tensor.
+static int ratios(zero_comm* comm) {
+  float value = 0;
+  zero_options options = zero_options_of(ZERO_POS, ZERO_FP32, ZERO_LAMB);
+  options.rule.lr = 0.25;
+  options.rule.weight_decay = 0;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && is_near(value, 0.75f * 0.75f));
+  options.rule.max_ratio = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && is_near(value, 0.75f));
+  options.rule.min_ratio = options.rule.max_ratio = 1;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && is_near(value, 0.5f));
+  options.rule.trust = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) != 0);
+  REQUIRE(strstr(zero_message(comm), "the rule LAMB has no trust") != NULL);
+  options.rule = zero_rule_of(ZERO_LARS);
+  options.rule.lr = 0.25;
+  options.rule.momentum = 0;
+  options.rule.trust = 0.5;
+  REQUIRE(two_steps(comm, &options, &value) == 0 && value == 0.875f - 0.125f * 0.875f);
+  options.rule = zero_rule_of(ZERO_SGD);
+  options.rule.min_ratio = 1;
+  REQUIRE(two_steps(comm, &options, &value) != 0);
+  REQUIRE(strstr(zero_message(comm), "has no min_ratio") != NULL);
+  return 0;
+}
+
+/// Adds up bytes of numbers by the number of their array: of scales there are none.
+static int32_t by_array(zero_owned const* owned, void* user) {
+  int64_t* const bytes = user;
+  if (owned->number < 0 || owned->number > 2) return 1;
+  bytes[owned->number] += owned->count * owned->element_bytes;
+  return 0;
+}
+
+enum { coded = 4096, small = 512 };
+
+/// States of 8 bits: of tensors of two precisions, but for a small one and one that says otherwise.
+static int codes(zero_comm* comm) {
+  zero_tensor model[4] = {ZERO_TENSOR("w", 0, coded),
+                          ZERO_TENSOR("n", 0, coded),
+                          ZERO_TENSOR("small", 0, small),
+                          ZERO_TENSOR("full", 0, coded)};
+  model[1].dtype = model[2].dtype = ZERO_DTYPE_F32;
+  zero_options options = zero_options_of(ZERO_POS, ZERO_BF16_REST16, ZERO_ADAMW8BIT);
+  options.others = 1;
+  options.other_precisions[0] = ZERO_FP32;
+  options.rule.lr = 0x1p-6;
+  options.rule.weight_decay = 0;
+  // A byte for each moment of an element, and of a group of 32.
+  int64_t const eight = 2 * (coded + coded / 32), full = 2 * 4;
+  zero_plan plan = zero_plan_of();
+  for (int i = 0; i < 2; ++i) {
+    model[3].flags = i == 0 ? 0 : ZERO_FULL_STATES;
+    REQUIRE(zero_plan_ahead(&options, model, 4, 1, 1, &plan, NULL, 0) == ZERO_OK);
+    REQUIRE(plan.held[ZERO_ROLE_STATE] ==
+            2 * eight + full * small + (i == 0 ? eight : full * coded));
+  }
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, 4, &opt) == ZERO_OK);
+  REQUIRE(zero_load(opt, ones, NULL) == ZERO_OK);
+  void* g[4] = {NULL, NULL, NULL, NULL};
+  REQUIRE(zero_gradients(opt, 0, ZERO_OVERWRITE, g, 4) == ZERO_OK);
+  for (int i = 0; i < coded; ++i) {
+    ((uint16_t*)g[0])[i] = ((uint16_t*)g[3])[i] = 0x3f80;
+    ((float*)g[1])[i] = 1;
+    if (i < small) ((float*)g[2])[i] = 1;
+  }
+  REQUIRE(zero_reduce(opt, 0) == ZERO_OK && zero_step(opt, NULL, NULL) == ZERO_OK);
+  void* w[4];
+  for (int t = 0; t < 4; ++t) REQUIRE(zero_parameter(opt, t, &w[t]) == ZERO_OK);
+  for (int i = 0; i < coded; ++i) {
+    // 1 - 2^-6 in bf16, as near as eps lets it be.
+    REQUIRE(((uint16_t*)w[0])[i] == 0x3f7c && ((uint16_t*)w[3])[i] == 0x3f7c);
+    REQUIRE(is_near(((float*)w[1])[i], 1 - 0x1p-6f));
+    REQUIRE(i >= small || is_near(((float*)w[2])[i], 1 - 0x1p-6f));
+  }
+  int64_t bytes[3] = {0, 0, 0};
+  REQUIRE(zero_visit_owned(opt, by_array, bytes) == ZERO_OK);
+  for (int a = 0; a < 3; ++a) REQUIRE(bytes[a] == 4 * (3 * coded + small));
+  zero_destroy(opt);
+  // What is compiled in pairs is there with nothing else.
+  options = zero_options_of(ZERO_POS, ZERO_FP16, ZERO_ADAMW8BIT);
+  REQUIRE(zero_create(comm, &options, model, 1, &opt) == ZERO_NOT_DEFINED);
+  REQUIRE(strstr(zero_message(comm), "zero::AdamW8bit with zero::Mixed<zero::fp16>; add the"));
   return 0;
 }
 
@@ -239,8 +329,8 @@ static int doubles(zero_comm* comm) {
 int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
-  int const failed = rules(comm) + remainders(comm) + seeds(comm) + loss_scale(comm) +
-                     micro_batches(comm) + in_place(comm) + doubles(comm);
+  int const failed = rules(comm) + ratios(comm) + codes(comm) + remainders(comm) + seeds(comm) +
+                     loss_scale(comm) + micro_batches(comm) + in_place(comm) + doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

@@ -20,6 +20,9 @@
 #include "zero/rule/adam.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/eight_bit.hpp"
+#include "zero/rule/lamb.hpp"
+#include "zero/rule/lars.hpp"
 #include "zero/rule/lion.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rmsprop.hpp"
@@ -81,6 +84,11 @@ inline constexpr std::int32_t number = -1;
   X(rule, ZERO_ADAGRAD, Adagrad)                                       \
   X(rule, ZERO_RMSPROP, RmsProp<>)                                     \
   X(rule, ZERO_LION, Lion)                                             \
+  X(rule, ZERO_ADAMW8BIT, AdamW8bit)                                   \
+  X(rule, ZERO_ADAM8BIT, Adam8bit)                                     \
+  X(rule, ZERO_LION8BIT, Lion8bit)                                     \
+  X(rule, ZERO_LAMB, Lamb)                                             \
+  X(rule, ZERO_LARS, Lars)                                             \
   X(accumulation, ZERO_ACCUMULATE_NONE, AccumulateNone)                \
   X(accumulation, ZERO_ACCUMULATE_FULL, AccumulateFull)                \
   X(accumulation, ZERO_ACCUMULATE_SHARD, AccumulateShard)              \
@@ -159,6 +167,9 @@ template <class R>
   ZERO_C_HYPER(momentum_decay)
   ZERO_C_HYPER(decoupled)
   ZERO_C_HYPER(maximize)
+  ZERO_C_HYPER(min_ratio)
+  ZERO_C_HYPER(max_ratio)
+  ZERO_C_HYPER(trust)
   if (from.eps_hat != 0) {
     if constexpr (requires { rule.eps_hat; }) {
       rule.eps_hat = true;
@@ -192,6 +203,21 @@ template <class P>
 /// Some types.
 template <class... T>
 struct Types {};
+
+/// In the list of ZERO_C_DEFINE: each of some precisions with each of some rules, whatever else is
+/// listed. What is listed by itself is compiled with all of the other slot.
+/// @tparam Precisions, Rules  some `Types` each
+template <class Precisions, class Rules>
+struct Pairs;
+/// @cond
+template <Precision... P, Rule... R>
+struct Pairs<Types<P...>, Types<R...>> {
+  /// Says that this is no policy.
+  using IsExtension = void;
+  static_assert(((number<P> >= 0) && ...) && ((number<R> >= 0) && ...),
+                "zero: a policy of zero::c::Pairs needs a number, as one of ZERO_C_DEFINE");
+};
+/// @endcond
 
 /// Those that fit a slot, or its default.
 template <template <class> class Fits, class Found, class Default, class... Policies>

@@ -94,7 +94,9 @@ class VisitFunction {
                 std::span<StorageTypes const> types)
       : visit_(visit), user_(user), name_(name), model_(&model), types_(types) {
     if (visit == nullptr) fail(ErrorKind::invalid_argument, {name, " is null"});
-    for (ArrayForm const& form : types.front().arrays) arrays_.emplace_back(form.name);
+    for (ArrayForm const& form : types.front().arrays) {
+      if (form.coding != Coding::root_scales) arrays_.emplace_back(form.name);
+    }
   }
   /// Calls it for each array.
   void operator()(zero::detail::OwnedRun const& run) const {

@@ -115,12 +115,14 @@ std::int32_t with_comm(zero_optimizer* handle, Work const& work) noexcept {
   require_flag(from.parameters_only, "parameters_only");
   require_flag(from.verify_first, "verify_first");
   require_flag(from.without_frozen, "without_frozen");
+  require_flag(from.convert_states, "convert_states");
   return {.strict = from.strict != 0,
           .parameters_only = from.parameters_only != 0,
           .verify_first = from.verify_first != 0,
           .names = pairs_of(from.names, from.names_count, "names"),
           .overflow = overflow_of(from, "zero_load_options"),
-          .frozen = from.without_frozen == 0};
+          .frozen = from.without_frozen == 0,
+          .convert_states = from.convert_states != 0};
 }
 /// Options of an import.
 [[nodiscard]] inline ImportOptions options_of(zero_import_options const& from) {

@@ -12,6 +12,7 @@
 #include "zero/concepts/policies.hpp"
 #include "zero/layout/storage_types.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -49,11 +50,20 @@ class Definition {
   static void append(std::vector<ArithmeticEntry>& all, Types<R...> /*rules*/) {
     auto const one = [&]<class Each>() {
       // What the library refuses to compile is not offered.
-      if constexpr (RuleInDouble<Each> || std::is_same_v<RuleReal<P, true>, float>) {
+      constexpr bool real = RuleInDouble<Each> || std::is_same_v<RuleReal<P, true>, float>;
+      constexpr bool coded = zero::detail::coded_states<Each> != 0;
+      if constexpr (coded ? zero::detail::states_are_float<zero::detail::Precisions<P>> : real) {
         all.push_back(arithmetic<P, Each>());
       }
     };
     (one.template operator()<R>(), ...);
+  }
+  template <class Policy>
+  static void append_pairs(std::vector<ArithmeticEntry>&, std::type_identity<Policy>) {}
+  template <class... P, class Rules>
+  static void append_pairs(std::vector<ArithmeticEntry>& all,
+                           std::type_identity<Pairs<Types<P...>, Rules>>) {
+    (append<P>(all, Rules{}), ...);
   }
   template <class... S, class Visit>
   static void for_each(Types<S...> /*all*/, Visit const& visit) {
@@ -64,8 +74,9 @@ class Definition {
   /// All of them.
   [[nodiscard]] static std::vector<OptimizerEntry> entries() {
     std::vector<OptimizerEntry> result;
-    auto const arithmetic =
+    auto arithmetic =
         arithmetics(Of<zero::detail::FitsPrecision, Fp32>{}, Of<zero::detail::FitsRule, AdamW>{});
+    (append_pairs(arithmetic, std::type_identity<Policies>{}), ...);
     for_each(Of<zero::detail::FitsStage, stage::PosG>{}, [&]<class S>() {
       for_each(Of<zero::detail::FitsAccumulation, AccumulateNone>{}, [&]<class A>() {
         for_each(Of<zero::detail::FitsMemory, Owned<>>{}, [&]<class M>() {
@@ -109,10 +120,28 @@ class Definition {
     missing += (missing.empty() ? "" : ", ") + spelling(slot, wanted.numbers[i]);
   }
   if (missing.empty()) {
+    constexpr int precision = static_cast<int>(PolicySlot::precision);
+    constexpr int rule = static_cast<int>(PolicySlot::rule);
+    bool together = false;
+    for (OptimizerEntry const& entry : all) {
+      auto const& numbers = entry.choice.numbers;
+      together |=
+          numbers[precision] == wanted.numbers[precision] && numbers[rule] == wanted.numbers[rule];
+    }
+    if (!together) {
+      fail_with(ZERO_NOT_DEFINED,
+                {"zero: not defined: ",
+                 spelling(PolicySlot::rule, wanted.numbers[rule]),
+                 " with ",
+                 spelling(PolicySlot::precision, wanted.numbers[precision]),
+                 "; add the pair to ZERO_C_DEFINE, by zero::c::Pairs, unless the two do not go "
+                 "together: doubles need a rule in double, and states of 8 bits a precision whose "
+                 "states are float"});
+    }
     fail_with(
         ZERO_NOT_DEFINED,
         "zero: not defined: these policies are listed, but do not go together: BorrowedInPlace "
-        "has no room for the sums of AccumulateShard, and doubles need a rule in double");
+        "has no room for the sums of AccumulateShard");
   }
   std::string has;
   for (int i = 0; i < slots; ++i) {
@@ -134,7 +163,8 @@ class ChosenOptimizer : public OptimizerEntry {
   /// @throws CodedError (ZERO_NOT_DEFINED) as `entry_of`; Error (invalid_argument) for precisions
   ///   that cannot be in one list
   explicit ChosenOptimizer(zero_options const& options)
-      : OptimizerEntry(entry_of(choice_of(options))), tables_{kernels} {
+      : OptimizerEntry(entry_of(choice_of(options))),
+        tables_(kernels, kernels + policies.types.size()) {
     if (options.others < 0 || options.others > ZERO_MAX_OTHERS) {
       fail(ErrorKind::invalid_argument,
            {"options list ", options.others, " other precisions; at most ", ZERO_MAX_OTHERS});
@@ -165,18 +195,26 @@ class ChosenOptimizer : public OptimizerEntry {
     auto const refuse = [&](Message const& why) {
       fail(ErrorKind::invalid_argument, {"precision ", other.policies.precision, " ", why});
     };
+    std::size_t const known = precision_count(types_);
     for (StorageTypes const& each : types_) {
       if (each.parameter != types.parameter) continue;
       refuse({"has parameters of ", name(types.parameter), ", as another that options list"});
     }
-    if (other.kernels->in_double != kernels->in_double || types.value() != types_.front().value()) {
+    if (other.kernels[0]->in_double != kernels[0]->in_double ||
+        types.value() != types_.front().value()) {
       refuse({"does not compute in the type that ", policies.precision, " computes in"});
     }
     if (other.loss_scale != nullptr && loss_scale == nullptr) {
       refuse("has a loss scale, which is that of all gradients: list it first");
     }
-    tables_.push_back(other.kernels);
-    types_.push_back(types);
+    // Behind the precisions, and where each is there a second time, with states in full, behind
+    // all.
+    tables_.insert(tables_.begin() + static_cast<std::ptrdiff_t>(known), other.kernels[0]);
+    types_.insert(types_.begin() + static_cast<std::ptrdiff_t>(known), types);
+    if (types.coded()) {
+      tables_.push_back(other.kernels[1]);
+      types_.push_back(other.policies.types.back());
+    }
     names_ += Message({", ", other.policies.precision}).text();
   }
 

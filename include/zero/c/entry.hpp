@@ -39,10 +39,11 @@ template <Rule R>
 
 /// One optimizer that can be made.
 struct OptimizerEntry {
-  PolicyNumbers choice;                      ///< by which it is found
-  zero::detail::PolicyFacts policies;        ///< what it decides
-  RuleEntry rule;                            ///< its rule
-  zero::detail::KernelCalls const* kernels;  ///< of its rule and precision
+  PolicyNumbers choice;                ///< by which it is found
+  zero::detail::PolicyFacts policies;  ///< what it decides
+  RuleEntry rule;                      ///< its rule
+  /// Of its rule and precision, one for each of the types of `policies`.
+  zero::detail::KernelCalls const* const* kernels;
   /// Of its precision; null where nothing is scaled.
   LossScaleOptions (*loss_scale)(zero_options const&);
 };
@@ -50,22 +51,23 @@ struct OptimizerEntry {
 /// A precision and a rule by their numbers, with kernels for each type that reduced gradients may
 /// be of: all that is compiled for them.
 struct ArithmeticEntry {
-  std::int32_t precision;                               ///< its number
-  RuleEntry rule;                                       ///< the rule
-  zero::detail::PolicyFacts policies;                   ///< what they decide
-  zero::detail::KernelCalls const* kernels;             ///< of gradients as they travel
-  zero::detail::KernelCalls const* sums_kernels;        ///< of sums over micro-steps
-  LossScaleOptions (*loss_scale)(zero_options const&);  ///< null where nothing is scaled
+  std::int32_t precision;                                ///< its number
+  RuleEntry rule;                                        ///< the rule
+  zero::detail::PolicyFacts policies;                    ///< what they decide
+  zero::detail::KernelCalls const* const* kernels;       ///< of gradients as they travel
+  zero::detail::KernelCalls const* const* sums_kernels;  ///< of sums over micro-steps
+  LossScaleOptions (*loss_scale)(zero_options const&);   ///< null where nothing is scaled
 };
 /// That of two types.
 template <Precision P, Rule R>
 [[nodiscard]] ArithmeticEntry arithmetic() {
-  using zero::detail::kernel_calls;
+  using zero::detail::kernel_tables;
+  using List = zero::detail::Precisions<P>;
   ArithmeticEntry result{number<P>,
                          rule_entry<R>(),
                          zero::detail::arithmetic_facts<P, R>(),
-                         &kernel_calls<space::Host, P, R, false>,
-                         &kernel_calls<space::Host, P, R, true>,
+                         kernel_tables<space::Host, R, false, List>.data(),
+                         kernel_tables<space::Host, R, true, List>.data(),
                          nullptr};
   if constexpr (P::loss_scaled) {
     result.loss_scale = [](zero_options const& options) {

@@ -237,8 +237,8 @@ int32_t zero_get_report(zero_optimizer* optimizer, zero_report* report) {
 }
 int32_t zero_set_rule(zero_optimizer* optimizer, char const* name, zero_rule const* rule) {
   return zero::c::with(optimizer, [&](zero::c::COptimizer& inner) {
-    zero::c::require_struct(rule, "zero_rule");
-    inner.set_rule(name, *rule);
+    zero::c::require(rule, "zero_rule");
+    inner.set_rule(name, zero::c::struct_or(rule, zero_rule_of(0), "zero_rule"));
   });
 }
 int32_t zero_get_counters(

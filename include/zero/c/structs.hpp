@@ -68,6 +68,13 @@ inline constexpr std::size_t first_size<Struct> = offsetof(Struct, without_froze
 template <class Struct>
   requires requires(Struct const& options) { options.overflow; }
 inline constexpr std::size_t first_size<Struct> = offsetof(Struct, overflow);
+/// Without what measures tensors.
+template <>
+inline constexpr std::size_t first_size<zero_rule> = offsetof(zero_rule, min_ratio);
+/// They ended with such a rule.
+template <>
+inline constexpr std::size_t first_size<zero_options> =
+    offsetof(zero_options, rule) + first_size<zero_rule>;
 
 /// @throws Error (invalid_argument) if the struct is null or says another size than this library's,
 ///   or that of 0.2
@@ -208,7 +215,8 @@ static_assert(std::size(dtypes) == ZERO_DTYPE_U64 && dtypes[ZERO_DTYPE_U8 - 1].h
       fail(ErrorKind::invalid_argument,
            {"tensor '", from.name, "' has the type ", from.dtype, ", which zero_dtype lacks"});
     }
-    constexpr std::int32_t flags = ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED | ZERO_WHOLE;
+    constexpr std::int32_t flags =
+        ZERO_FROZEN | ZERO_STACKED | ZERO_PARTITIONED | ZERO_WHOLE | ZERO_FULL_STATES;
     if ((from.flags & ~flags) != 0) {
       fail(ErrorKind::invalid_argument, {"tensor '", from.name, "' has unknown flags"});
     }
@@ -222,6 +230,7 @@ static_assert(std::size(dtypes) == ZERO_DTYPE_U64 && dtypes[ZERO_DTYPE_U8 - 1].h
                   .tied_to = from.tied_to != nullptr ? from.tied_to : "",
                   .partitioned = (from.flags & ZERO_PARTITIONED) != 0,
                   .stacked = (from.flags & ZERO_STACKED) != 0,
+                  .full_states = (from.flags & ZERO_FULL_STATES) != 0,
                   .group = from.group != nullptr ? from.group : ""};
     if (from.dtype != ZERO_DTYPE_OF_PRECISION) {
       tensor.dtype = dtypes[from.dtype - 1].held;
