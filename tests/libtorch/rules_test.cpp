@@ -25,9 +25,14 @@ torch::Tensor loss(torch::Tensor const& y) { return (y - 0.25).square().mean(); 
 
 /// A layer after some steps of an optimizer in memory that it lends.
 template <class R>
-torch::nn::Linear trained(zero::InProcess& comm, R const& rule, int steps) {
+torch::nn::Linear trained(zero::InProcess& comm,
+                          R const& rule,
+                          int steps,
+                          bool full_states = false) {
   torch::nn::Linear layer = wide();
-  Optimizer opt{comm, *layer, rule, PosG{}};
+  auto model = zero::libtorch::describe(*layer);
+  for (zero::Tensor& tensor : model.tensors) tensor.full_states = full_states;
+  Optimizer opt{comm, model, rule, PosG{}};
   for (int step = 0; step < steps; ++step) {
     loss(layer->forward(input(step, comm.rank()))).backward();
     opt.step();
@@ -68,6 +73,7 @@ TEST_CASE("a module trains with states of 8 bits, in lent memory and in shards a
     CHECK(!torch::equal(ten->weight, ten_full->weight));
     CHECK(moved(ten->weight, ten_full->weight) < 0.05);
     CHECK(moved(wide()->weight, ten_full->weight) > 0.2);
+    CHECK(torch::equal(trained(comm, rule, 10, true)->weight, ten_full->weight));
     // Of a small tensor, states are in full; its gradients are of other weights.
     CHECK(moved(ten->bias, ten_full->bias) < 0.05);
     auto const shards = sharded(comm, rule, 10);
