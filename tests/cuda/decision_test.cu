@@ -3,6 +3,8 @@
 #include "support/test.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/rule/adamw.hpp"
+#include "zero/rule/lamb.hpp"
+#include "zero/rule/lars.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rated_rule.hpp"
 #include "zero/space/cuda.hpp"
@@ -148,6 +150,43 @@ TEST_CASE_FIXTURE(OneStream, "cuda: a decision and a rule's scalars are the host
       });
     }
   }
+}
+
+template <class Rule, class Real>
+void check_adjusted(zero::space::Cuda const& space, Rule const& rule) {
+  using Scalars = zero::BasicStepScalars<Real>;
+  for (std::int32_t const skipped : {0, 1}) {
+    for (double const first : {0.1, 0., 3e300}) {
+      for (double const second : {0.3, 0., 1e-300}) {
+        auto block = words_of(0.1);
+        auto* const words = reinterpret_cast<StepControl*>(block.data());
+        words->outcome.terms.skipped = skipped;
+        words->outcome.failure = step::StepFailure::not_finite;
+        *reinterpret_cast<Scalars*>(words->scalars) =
+            rule.scalars(3, Real(0.01), Real(0.5), Real(1));
+        std::int64_t* to = TensorCounts(words, tensors).words;
+        for (double const square : {first, second}) {
+          zero::ExactSum sum;
+          sum.add(square);
+          to = std::copy(std::begin(sum.words()), std::end(sum.words()), to);
+        }
+        check(space, block, [&](StepControl* control, TensorCounts const& counts) {
+          return step::InOrder{
+              step::AdjustScalars<Rule, Real>{rule,
+                                              &control->outcome.terms,
+                                              counts.words,
+                                              reinterpret_cast<Scalars*>(control->scalars)},
+              step::ClearFailure{control}};
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: scalars are adjusted to a tensor's norms as on the host") {
+  check_adjusted<zero::Lamb, float>(space, {.max_ratio = 10.});
+  check_adjusted<zero::Lamb, double>(space, {});
+  check_adjusted<zero::Lars, float>(space, {.weight_decay = 0.1});
 }
 
 TEST_CASE_FIXTURE(OneStream, "cuda: tensors that rest are counted as on the host") {

@@ -3,6 +3,7 @@
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
+#include "zero/device/measure.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/random_update.cuh"
 #include "zero/device/rounded.cuh"
@@ -12,6 +13,7 @@
 #include "zero/precision/bf16.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adamw.hpp"
+#include "zero/rule/lamb.hpp"
 #include "zero/rule/rated_rule.hpp"
 
 #include <cstddef>
@@ -44,6 +46,22 @@ using Arrays = zero::UpdateArrays<float, P, P, float, 2>;
 ZERO_KERNELS_OF(float);
 ZERO_KERNELS_OF(bf16);
 ZERO_KERNELS_OF(fp16);
+
+// Those of a rule that measures tensors.
+#define ZERO_MEASURE_OF(M, P, G)                                                    \
+  template void zero::device::measure(Queue const&,                                 \
+                                      zero::Lamb const&,                            \
+                                      zero::StepTerms const*,                       \
+                                      zero::StepScalars const*,                     \
+                                      zero::UpdateArrays<M, P, G, float, 2> const&, \
+                                      std::int64_t*)
+
+ZERO_MEASURE_OF(float, float, float);
+ZERO_MEASURE_OF(float, bf16, bf16);
+ZERO_MEASURE_OF(zero::Rest16::Held, zero::Rest16::Parameter, bf16);
+using OfMeasured = zero::detail::InOrder<zero::detail::ComputeScalars<zero::Lamb, float, 1>,
+                                         zero::detail::AdjustScalars<zero::Lamb, float>>;
+template void zero::device::call(Queue const&, OfMeasured const&);
 
 // Those of precisions that round stochastically.
 template <class M, class P, class S>

@@ -40,7 +40,8 @@ RESIDENT = {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "120": 1
 # Multiprocessors, clock, bytes a second, seconds until bytes are there.
 DEVICES = {"80": ("A100", 108, 1.41e9, 1.555e12, 600e-9), "90": ("H100", 132, 1.755e9, 3.35e12, 700e-9)}
 UPDATES = ("update", "update_with_random_bits")
-PASSES = (*UPDATES, "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
+RULES = (*UPDATES, "measure")
+PASSES = (*RULES, "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
 OTHERS = ("add_hash", "find_unrounded", "call")
 
 
@@ -121,7 +122,7 @@ class Kernel:
             yield f"has {len(narrow)} narrow accesses on its way"
         branches = sum(step.target is not None and bool(step.predicate) for step in self.steps)
         # A root and a division of a rule branch to what is rarely needed.
-        if self.name not in UPDATES and branches > self.moved / 8:
+        if self.name not in RULES and branches > self.moved / 8:
             yield f"branches {branches} times for {self.moved} bytes"
         if self.architecture not in DEVICES:
             return

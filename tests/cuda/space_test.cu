@@ -8,6 +8,7 @@
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/launch.cuh"
+#include "zero/device/measure.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/random_update.cuh"
 #include "zero/device/sum.cuh"
@@ -19,6 +20,8 @@
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/lamb.hpp"
+#include "zero/rule/lars.hpp"
 #include "zero/rule/lion.hpp"
 #include "zero/rule/nadam.hpp"
 #include "zero/rule/rmsprop.hpp"
@@ -272,6 +275,54 @@ TEST_CASE_FIXTURE(OneStream, "cuda: the first parameter that is not its master i
   check_unrounded<zero::fp16>(space);
 }
 
+/// The same digits, whatever the words that add up to them.
+std::vector<std::int64_t> digits(std::vector<std::int64_t> const& words) {
+  std::vector<std::int64_t> result;
+  for (std::size_t k = 0; k < zero::measured_numbers; ++k) {
+    zero::ExactSum sum;
+    auto const* const own = words.data() + k * zero::ExactSum::word_count;
+    std::copy_n(own, zero::ExactSum::word_count, sum.accumulators());
+    result.insert(result.end(), std::begin(sum.words()), std::end(sum.words()));
+  }
+  return result;
+}
+
+/// Measures arrays in two pieces, as a tensor lies in two buckets.
+template <class R, class Scalars, class Arrays>
+void check_measured(Cuda const& space,
+                    R const& rule,
+                    zero::StepTerms const& terms,
+                    Scalars const& scalars,
+                    Arrays const& here,
+                    Arrays const& there) {
+  Array<zero::StepTerms> const device_terms(space, {terms}, 0);
+  Array<Scalars> const device_scalars(space, {scalars}, 0);
+  // A tensor of which something was measured before.
+  std::vector<std::int64_t> words(zero::measured_numbers * zero::ExactSum::word_count);
+  words[3] = words[zero::ExactSum::word_count + 5] = std::int64_t{1} << 40;
+  auto const before = digits(words);
+  Array<std::int64_t> const device_words(space, words, 0);
+  std::size_t const cut = here.count / 2 / 32 * 32;
+  auto const measure = [&](std::size_t first, std::size_t end) {
+    if (first == end) return;
+    auto const piece = [&](Arrays arrays) {
+      arrays.master += first;
+      arrays.gradient += first;
+      if (arrays.parameter != nullptr) arrays.parameter += first;
+      for (auto& state : arrays.state) state += first;
+      arrays.count = end - first;
+      return arrays;
+    };
+    space.measure(
+        rule, device_terms.data(), device_scalars.data(), piece(there), device_words.data());
+    Host::measure(rule, &terms, &scalars, piece(here), words.data());
+    CHECK(digits(device_words.values()) == digits(words));
+  };
+  measure(0, cut);
+  measure(cut, here.count);
+  CHECK((digits(words) == before) == (terms.skipped != 0));
+}
+
 /// @tparam M     what the rule works on
 /// @tparam Held  what is held of masters
 /// @tparam S     what is held of states
@@ -342,6 +393,9 @@ void check_update(Cuda const& space, R const& rule) {
           here.state[s] = state[s].data();
           there.state[s] = device_state[s]->data();
         }
+        if constexpr (zero::MeasuringRule<R>) {
+          check_measured(space, rule, terms, scalars, here, there);
+        }
         space.update(rule, device_terms.data(), device_scalars.data(), there);
         Host::update(rule, &terms, &scalars, here);
         CHECK(same(device_master.values(), master));
@@ -381,6 +435,54 @@ TEST_CASE_FIXTURE(OneStream,
   check_update<Random, zero::bf16, float, Random, Random>(space, zero::AdamW{});
   check_update<Random, zero::bf16, float, Random>(space, zero::AmsGrad{});
   check_update<zero::fp16, zero::fp16, float, float, Random>(space, zero::AdamW{});
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: what rules measure of tensors has the host's digits") {
+  using zero::kernel::HalfAwayBf16;
+  using Random = zero::kernel::StochasticBf16;
+  check_update<float, float>(space, zero::Lamb{});
+  check_update<zero::bf16, zero::bf16>(space, zero::Lars{.weight_decay = 0.1});
+  check_update<double, double, double>(space, zero::Lamb{});
+  check_update<HalfAwayBf16, zero::bf16, float, zero::kernel::RestOfMaster>(space, zero::Lamb{});
+  check_update<HalfAwayBf16, zero::bf16, float, zero::kernel::ShortRestOfMaster>(space,
+                                                                                 zero::Lars{});
+  check_update<Random, zero::bf16, float, Random, Random>(space, zero::Lamb{});
+}
+
+/// What is not finite, or has a square that is not or that vanishes, in some blocks of a tensor.
+template <class T>
+void check_measured_specials(Cuda const& space) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  T const large = std::is_same_v<T, double> ? static_cast<T>(1e200) : T(3e38f);
+  T const small = std::is_same_v<T, double> ? static_cast<T>(1e-200) : T(1e-45f);
+  for (std::size_t const count : {1u, 32u, 95u, 128u, 4099u}) {
+    for (T const special : {T(infinity), T(std::nanf("")), large, small}) {
+      if (count == 1 && special == small) continue;  // it would measure nothing
+      for (std::size_t const place : {std::size_t{0}, count / 2, count - 1}) {
+        auto parameter = numbers<T>(count, 4);
+        auto gradient = numbers<T>(count, 5);
+        std::vector<T> momentum(count);
+        parameter[place] = special;
+        gradient[count - 1] = special;
+        Array<T> const device_parameter(space, parameter, 1);
+        Array<T> const device_gradient(space, gradient, 0);
+        Array<T> const device_momentum(space, momentum, 3);
+        zero::UpdateArrays<T, T, T, T, 1> const here{
+            parameter.data(), nullptr, gradient.data(), {momentum.data()}, count};
+        zero::UpdateArrays<T, T, T, T, 1> const there{device_parameter.data(),
+                                                      nullptr,
+                                                      device_gradient.data(),
+                                                      {device_momentum.data()},
+                                                      count};
+        check_measured(space, zero::Lars{}, {}, zero::BasicStepScalars<T>{}, here, there);
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: blocks of a tensor that are not finite are counted") {
+  check_measured_specials<float>(space);
+  check_measured_specials<double>(space);
 }
 
 template <class T>

@@ -88,6 +88,7 @@ TEST_CASE("emulated: a first step that is captured loads no kernel") {
     CHECK(captured_loads(model(), ranks, zero::stage::PosGP{}, Fp16{}, zero::AccumulateShard{}) ==
           0);
     CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, Random{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, zero::Lamb{}) == 0);
   }
 }
 

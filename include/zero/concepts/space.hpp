@@ -191,7 +191,7 @@ concept MemorySpace = std::copy_constructible<S> &&
 ///
 /// does nothing where `terms->skipped`, and elsewhere adds to the words of an `ExactSum` for each
 /// number what `rule.measure` computes of every element, as kernel::measure says. `arrays` are
-/// those of an update, and are only read. Memory that the host cannot reach has no such space yet.
+/// those of an update, and are only read.
 /// @tparam R        a rule that measures
 /// @tparam Scalars  that it gets
 /// @tparam Arrays   an `UpdateArrays`
@@ -214,9 +214,9 @@ concept RecordingSpace = MemorySpace<S> && requires(S const& space) {
 };
 
 /// A space whose functions may first have to be loaded, at a time when that is not possible any
-/// more, such as while work is recorded. `loading()` gives one whose `add_squares`, `call` and
-/// `update` do so and nothing else; they may wait and allocate. The arguments they get stand for
-/// their types.
+/// more, such as while work is recorded. `loading()` gives one whose `add_squares`, `call`,
+/// `update` and `measure` do so and nothing else; they may wait and allocate. The arguments they
+/// get stand for their types.
 template <class S>
 concept LoadingSpace = MemorySpace<S> && requires(S const& space) {
   { space.loading() } -> std::same_as<S>;

@@ -87,6 +87,47 @@ update_element(R const& rule,
   }
 }
 
+/// What a rule measures of an element: what `kernel::measure` documents, for one i. Nothing but
+/// `numbers` is written.
+/// @param rule       measures
+/// @param scalars    the rule's own, for this step and tensor
+/// @param gradient_scale  what the gradient is multiplied by first
+/// @param master     whole, or coded
+/// @param parameter  read where the master is a part of it
+/// @param gradient   still scaled
+/// @param state      the rule's states; at least one element, read or not
+/// @param numbers    written: what is to be squared
+template <MeasuringRule R,
+          class Master,
+          class Parameter,
+          class Gradient,
+          class State,
+          std::size_t Count>
+ZERO_HOST_DEVICE void measure_element(
+    R const& rule,
+    BasicStepScalars<kernel::RealOf<Master, Gradient, State>> const& scalars,
+    kernel::RealOf<Master, Gradient, State> gradient_scale,
+    Master const& master,
+    Parameter const& parameter,
+    Gradient gradient,
+    State const (&state)[Count],
+    kernel::RealOf<Master, Gradient, State> (&numbers)[measured_numbers]) noexcept {
+  using Number = kernel::RealOf<Master, Gradient, State>;
+  auto const number = [&]<class T>(T const& element) -> Real<Number> {
+    if constexpr (kernel::CodedElement<T>) {
+      return element.number(parameter);
+    } else {
+      return kernel::detail::convert<Number>(element);
+    }
+  };
+  Real<Number> const g = Real<Number>(kernel::detail::convert<Number>(gradient)) * gradient_scale;
+  Real<Number> states[Count];
+  for (std::size_t k = 0; k < Count; ++k) states[k] = number(state[k]);
+  Real<Number> measured[measured_numbers];
+  rule.measure(scalars, number(master), g, static_cast<Real<Number> const*>(states), measured);
+  for (std::size_t n = 0; n < measured_numbers; ++n) numbers[n] = static_cast<Number>(measured[n]);
+}
+
 /// What leaves every number as it is that it is added to: for floating point -0, since 0 would make
 /// 0 of -0.
 template <class T>

@@ -27,6 +27,32 @@ namespace zero::inline ZERO_NAMESPACE::device {
 
 namespace kernels {
 
+/// Adds to sums what the first threads of each team have added up, each for a sum of its own. For
+/// all threads of a block.
+/// @tparam sums     such threads of a team
+/// @param of_warps  memory that the block shares
+/// @param put       put(word, part) adds to a word of this thread's sum
+template <unsigned sums, class Put>
+__device__ inline void put_together(Addends (&of_warps)[block_threads / warp_threads][sums],
+                                    Addends& added,
+                                    Put const& put) {
+  constexpr unsigned warp = warp_threads;
+  unsigned const thread = threadIdx.x % team;
+  unsigned const lane = threadIdx.x % warp;
+  ZERO_UNROLL(1)
+  for (unsigned distance = warp / 2; distance >= team; distance /= 2) {
+    Addends const other = added.of_another(
+        [distance](auto value) { return __shfl_xor_sync(~0u, value, static_cast<int>(distance)); });
+    if (lane < distance && thread < sums) added.add(other, put);
+  }
+  if (lane < sums) of_warps[threadIdx.x / warp][lane] = added;
+  __syncthreads();
+  if (threadIdx.x >= sums) return;
+  ZERO_UNROLL(1)
+  for (unsigned w = 1; w < blockDim.x / warp; ++w) added.add(of_warps[w][threadIdx.x], put);
+  added.put_out(put);
+}
+
 /// Adds squares(block, thread, shared, wait), a lane's sum of squares, over the lanes of each block
 /// of the norm, and the blocks exactly. For all threads of a part of a grid. A team shares a stage
 /// of elements of type T: `wait` waits for its threads.
@@ -44,7 +70,7 @@ __device__ inline void add_blocks(GridPart const& grid,
                                   Squares const& squares) {
   constexpr unsigned warp = warp_threads;
   constexpr std::size_t staged = stage_stride * sizeof(T) / access_bytes;
-  __shared__ Addends of_warps[block_threads / warp];
+  __shared__ Addends of_warps[block_threads / warp][1];
   __shared__ Vector<float, 4> of_teams[block_threads / team][staged];
 
   unsigned const thread = threadIdx.x % team;
@@ -65,19 +91,7 @@ __device__ inline void add_blocks(GridPart const& grid,
     if (thread == 0) added.add(ExactSum::addend(whole), put);
   }
 
-  unsigned const lane = threadIdx.x % warp;
-  ZERO_UNROLL(1)
-  for (unsigned distance = warp / 2; distance >= team; distance /= 2) {
-    Addends const other = added.of_another(
-        [distance](auto value) { return __shfl_xor_sync(~0u, value, static_cast<int>(distance)); });
-    if (lane < distance && thread == 0) added.add(other, put);
-  }
-  if (lane == 0) of_warps[threadIdx.x / warp] = added;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  ZERO_UNROLL(1)
-  for (unsigned w = 1; w < blockDim.x / warp; ++w) added.add(of_warps[w], put);
-  added.put_out(put);
+  put_together(of_warps, added, put);
 }
 
 template <class T>

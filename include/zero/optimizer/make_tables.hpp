@@ -434,15 +434,21 @@ struct RuleKernels {
                       TensorRule const& rule) {
     ComputeScalars<R, Real, 1> const compute{
         terms, static_cast<Values*>(scalars), 1, {rated(rule)}};
-    if (own != nullptr) {
-      SpaceFunctions<S>::of(space).call(InOrder{*own, compute});
-    } else {
-      SpaceFunctions<S>::of(space).call(compute);
-    }
     if constexpr (MeasuringRule<R>) {
-      if (rule.norms == nullptr) return;
-      SpaceFunctions<S>::of(space).call(AdjustScalars<R, Real>{
-          compute.rules[0].rule, terms, rule.norms, static_cast<Values*>(scalars)});
+      // As one: on a device each call is a launch, and each tensor has one.
+      AdjustScalars<R, Real> const adjust{
+          compute.rules[0].rule, terms, rule.norms, static_cast<Values*>(scalars)};
+      call_after(space, own, InOrder{compute, adjust});
+    } else {
+      call_after(space, own, compute);
+    }
+  }
+  template <class Work>
+  static void call_after(void const* space, OwnTerms const* own, Work const& work) {
+    if (own != nullptr) {
+      SpaceFunctions<S>::of(space).call(InOrder{*own, work});
+    } else {
+      SpaceFunctions<S>::of(space).call(work);
     }
   }
   template <class Master,
@@ -493,7 +499,7 @@ struct RuleKernels {
       constexpr bool able = MeasuringSpace<S, R, Values, Arrays>;
       static_assert(able,
                     "zero: this space cannot measure tensors: a rule with measure() needs a "
-                    "communicator over host memory");
+                    "communicator whose space has measure() too");
       if constexpr (able) {
         return [](void const* space,
                   void const* rule,

@@ -45,19 +45,24 @@ struct ComputeScalars {
   }
 };
 
-/// Adjusts the scalars of one tensor to its norms, unless the step is skipped.
+/// Adjusts the scalars of one tensor to its norms, if they are known, unless the step is skipped.
 template <class R, class Real>
 struct AdjustScalars {
   R rule{};
   StepTerms const* terms = nullptr;
-  std::int64_t const* words = nullptr;  ///< of one accumulator for each norm
+  std::int64_t const* words = nullptr;  ///< of one accumulator for each norm; null if not known
   BasicStepScalars<Real>* scalars = nullptr;
 
   ZERO_HOST_DEVICE void operator()() const noexcept {
-    if (terms->skipped != 0) return;
-    double norms[measured_numbers];
+    if (terms->skipped != 0 || words == nullptr) return;
+    double norms[measured_numbers] = {};
+    // In a loop, so that a device has the code for a sum once, and each norm goes to the place of
+    // the one before: an array with an index that is not known would not be kept in registers.
+    ZERO_UNROLL(1)
     for (std::size_t i = 0; i < measured_numbers; ++i) {
-      norms[i] = __builtin_sqrt(ExactSum::value(words + i * ExactSum::word_count));
+      for (std::size_t k = 1; k < measured_numbers; ++k) norms[k - 1] = norms[k];
+      double const square = ExactSum::value(words + i * ExactSum::word_count);
+      norms[measured_numbers - 1] = __builtin_sqrt(square);
     }
     rule.adjust(*scalars, norms);
   }

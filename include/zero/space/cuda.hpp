@@ -28,8 +28,8 @@ namespace zero::inline ZERO_NAMESPACE::space {
 /// left on that of the space (see device::TryScope). So a step can be captured in a CUDA graph.
 ///
 /// The class compiles wherever the runtime's header is; a translation unit that asks for kernels
-/// (`convert`, `add`, `add_squares`, `call`, `update`), as one that makes an optimizer does, is
-/// compiled by nvcc; other compilers refuse it in a sentence.
+/// (`convert`, `add`, `add_squares`, `call`, `update`, `measure`), as one that makes an optimizer
+/// does, is compiled by nvcc; other compilers refuse it in a sentence.
 /// @par Errors  Error (resource) where the runtime refuses, also for work that failed before
 class Cuda {
  public:
@@ -65,8 +65,8 @@ class Cuda {
     return status != cudaStreamCaptureStatusNone;
   }
 
-  /// The same, but that `add_squares`, `add_hash`, `call` and `update` have their kernels loaded
-  /// and enqueue nothing: see LoadingSpace.
+  /// The same, but that `add_squares`, `add_hash`, `call`, `update` and `measure` have their
+  /// kernels loaded and enqueue nothing: see LoadingSpace.
   [[nodiscard]] Cuda loading() const {
     Cuda result(*this);
     result.queue_.loads = true;
@@ -130,6 +130,14 @@ class Cuda {
               StepTerms const* terms,
               BasicStepScalars<Real> const* scalars,
               Arrays const& arrays) const;
+  /// Adds what a rule measures of contiguous arrays to a tensor's words, unless the step is
+  /// skipped.
+  template <class R, class Real, class Arrays>
+  void measure(R const& rule,
+               StepTerms const* terms,
+               BasicStepScalars<Real> const* scalars,
+               Arrays const& arrays,
+               std::int64_t* words) const;
 
  private:
   void transfer(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) const {
@@ -150,6 +158,7 @@ static_assert(LoadingSpace<Cuda>);
 #include "zero/device/call.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/hash.cuh"
+#include "zero/device/measure.cuh"
 #include "zero/device/norm.cuh"
 #include "zero/device/random_update.cuh"
 #include "zero/device/rounded.cuh"
@@ -192,6 +201,14 @@ void Cuda::update(R const& rule,
                   Arrays const& arrays) const {
   device::update(queue_, rule, terms, scalars, arrays);
 }
+template <class R, class Real, class Arrays>
+void Cuda::measure(R const& rule,
+                   StepTerms const* terms,
+                   BasicStepScalars<Real> const* scalars,
+                   Arrays const& arrays,
+                   std::int64_t* words) const {
+  device::measure(queue_, rule, terms, scalars, arrays, words);
+}
 
 }  // namespace zero::inline ZERO_NAMESPACE::space
 #else
@@ -227,6 +244,11 @@ void Cuda::call(F const&) const {
 }
 template <class R, class Real, class Arrays>
 void Cuda::update(R const&, StepTerms const*, BasicStepScalars<Real> const*, Arrays const&) const {
+  static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
+}
+template <class R, class Real, class Arrays>
+void Cuda::measure(
+    R const&, StepTerms const*, BasicStepScalars<Real> const*, Arrays const&, std::int64_t*) const {
   static_assert(compiled_by_nvcc<R, Arrays>, "zero: compile this file with nvcc");
 }
 

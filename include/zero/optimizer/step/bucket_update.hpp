@@ -118,7 +118,9 @@ ZERO_BODY void BucketUpdate::load(Kernels const& loading) const {
 ZERO_BODY void BucketUpdate::load_kind(Kernels const& loading) const {
   TensorRule const rule{rules_->common()};
   std::vector<void*> const none(state_.size());
-  loading.update(rule.rule, nullptr, nullptr, {.state = none.data(), .count = 1});
+  UpdateBuffers const one{.state = none.data(), .count = 1};
+  loading.update(rule.rule, nullptr, nullptr, one);
+  if (loading.measures()) loading.measure(rule.rule, nullptr, nullptr, one, nullptr);
 }
 
 ZERO_BODY void BucketUpdate::decide(Decide const& decide) {
