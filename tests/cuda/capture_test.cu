@@ -39,22 +39,24 @@ TEST_CASE("cuda: a captured step trains as one that was enqueued call by call") 
 }
 
 constexpr std::size_t fed_count = 600;
+/// As many as a tensor has at least whose states are of 8 bits.
+constexpr std::size_t coded_count = 4096;
 
 /// Gradients that are one word of the device, times the loss scale, so that every launch of a graph
 /// may have others.
-template <class Wire>
+template <class Wire, std::size_t count>
 struct Feed {
   Wire* to;
   float const* word;
   float const* loss_scale;
   __host__ __device__ void operator()() const {
-    for (std::size_t i = 0; i < fed_count; ++i) to[i] = Wire(*word * *loss_scale);
+    for (std::size_t i = 0; i < count; ++i) to[i] = Wire(*word * *loss_scale);
   }
 };
 
 /// A trainer whose step, with `replay`, is captured once and launched whenever it is called; its
 /// learning rate then lies on the device.
-template <class Precision>
+template <class Precision, class Rule = zero::AdamW, std::size_t count = fed_count>
 class Fed {
  public:
   /// @param own  a learning rate of the tensor's own, unless below 0
@@ -65,9 +67,9 @@ class Fed {
         rate_(space(), {0.f}),
         rate_address_(replay ? rate_.data() : nullptr),
         optimizer_{group_[0],
-                   std::vector<zero::Tensor>{{.name = "w", .shape = {fed_count}}},
+                   std::vector<zero::Tensor>{{.name = "w", .shape = {count}}},
                    precision,
-                   zero::AdamW{.lr = 0.1f},
+                   Rule{.lr = 0.1f},
                    zero::Owned{zero::device::MallocAllocator(space().device())}} {
     optimizer_.load_parameters([](zero::Tensor const&, std::size_t, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.5f);
@@ -109,13 +111,13 @@ class Fed {
   using Optimizer = decltype(zero::ShardedOptimizer{std::declval<InProcessCuda&>(),
                                                     std::vector<zero::Tensor>{},
                                                     Precision{},
-                                                    zero::AdamW{},
+                                                    Rule{},
                                                     zero::Owned{zero::device::MallocAllocator()}});
 
   [[nodiscard]] zero::space::Cuda space() const { return group_[0].space(); }
   void enqueue() {
     auto gradients = optimizer_.gradients(0);
-    space().call(Feed<typename Precision::Wire>{
+    space().call(Feed<typename Precision::Wire, count>{
         gradients[0].data(), word_.data(), optimizer_.loss_scale_address()});
     optimizer_.reduce(std::move(gradients));
     optimizer_.enqueue_step(options_);
@@ -210,15 +212,20 @@ TEST_CASE("cuda: a captured step reads the learning rate of each launch, or keep
   }
 }
 
-TEST_CASE("cuda: a captured step rounds with the random bits of each launch") {
-  using Rest8 = zero::Mixed<zero::bf16, zero::Rest8>;
+template <class Fed>
+void check_random_bits() {
   auto const masters = check_same([](bool replay) {
-    Fed<Rest8> fed(Rest8{}, replay);
+    Fed fed({}, replay);
     for (int step = 0; step < 3; ++step) fed.train(1.f);
     return fed.masters();
   });
   // They differ by their random bits alone.
   CHECK(std::set<float>(masters.begin(), masters.end()).size() > 1);
+}
+
+TEST_CASE("cuda: a captured step rounds with the random bits of each launch") {
+  check_random_bits<Fed<zero::Mixed<zero::bf16, zero::Rest8>>>();
+  check_random_bits<Fed<zero::Fp32, zero::AdamW8bit, coded_count>>();
 }
 
 TEST_CASE("cuda: a first step is not captured before ranks have compared what they start from") {

@@ -1,5 +1,6 @@
 // The kernels of a step, for kernels_test.py to look at what nvcc makes of them.
 #include "zero/device/call.cuh"
+#include "zero/device/coded_update.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
@@ -9,10 +10,12 @@
 #include "zero/device/rounded.cuh"
 #include "zero/device/sum.cuh"
 #include "zero/device/update.cuh"
+#include "zero/kernel/root_state.hpp"
 #include "zero/optimizer/step/decision.hpp"
 #include "zero/precision/bf16.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adamw.hpp"
+#include "zero/rule/eight_bit.hpp"
 #include "zero/rule/lamb.hpp"
 #include "zero/rule/rated_rule.hpp"
 
@@ -77,6 +80,18 @@ using Stochastic = zero::StochasticRounding::Parameter;
 ZERO_RANDOM_UPDATE(zero::Rest8::Held, zero::Rest8::Parameter, float);
 ZERO_RANDOM_UPDATE(Stochastic, Stochastic, Stochastic);
 ZERO_RANDOM_UPDATE(Stochastic, Stochastic, float);
+
+// Those of rules whose states are codes.
+using Codes = zero::kernel::RootState<true, false>;
+#define ZERO_CODED_UPDATE(M, P, G)                             \
+  template void zero::device::update(Queue const&,             \
+                                     zero::AdamW8bit const&,   \
+                                     zero::StepTerms const*,   \
+                                     zero::StepScalars const*, \
+                                     zero::CodedUpdateArrays<M, P, G, Codes, 2> const&)
+
+ZERO_CODED_UPDATE(float, bf16, bf16);
+ZERO_CODED_UPDATE(zero::Rest8::Held, zero::Rest8::Parameter, bf16);
 template void zero::device::add_hash(
     Queue const&, std::uint64_t*, std::uint8_t const*, std::size_t, std::uint64_t);
 template void zero::device::add_hash(

@@ -30,7 +30,15 @@ import machine_code
 MARGIN = 1.3
 LONGEST = 1500  # instructions of a kernel
 MOST_RANDOM = 80  # instructions for each element of a kernel that rounds stochastically
+# Of one whose states are codes: two are decoded, and encoded with a root each. A rule's own root and division take 20 of
+# them, random bits 8, addresses and accesses 7; and masters of 24 bits 22 more, some of them for random bits as well.
+MOST_CODED, MOST_CODED_OF_SHORT_RESTS = 108, 130
+# Out of its way are a slice that begins in the middle of a block of random bits, and elements that are not aligned.
+LONGEST_CODED = 1850
+# Of slots, for masters of 24 bits: an H100 could move their few bytes faster than it can issue these instructions.
+CODED_MARGIN = 0.75
 BLOCK_THREADS = 256
+CODED_WIDTH = 8  # elements of a group that a thread updates
 # A block of an update over 25 MiB on 8 ranks may take so long before it asks for its first elements.
 EARLY = 0.03
 CYCLES = 4  # of an instruction that waits for the one before
@@ -39,7 +47,7 @@ BUILDS = {"75": ["75", "86", "89", "120"], "80": ["80"], "90": ["90"]}
 RESIDENT = {"75": 1024, "80": 2048, "86": 1536, "89": 1536, "90": 2048, "120": 1536}
 # Multiprocessors, clock, bytes a second, seconds until bytes are there.
 DEVICES = {"80": ("A100", 108, 1.41e9, 1.555e12, 600e-9), "90": ("H100", 132, 1.755e9, 3.35e12, 700e-9)}
-UPDATES = ("update", "update_with_random_bits")
+UPDATES = ("update", "update_with_random_bits", "update_codes")
 RULES = (*UPDATES, "measure")
 PASSES = (*RULES, "sum_ranks", "sum_ranks_and_square", "add_squares", "gather_ranks")
 OTHERS = ("add_hash", "find_unrounded", "call")
@@ -58,7 +66,8 @@ class Kernel:
         self.registers = int(re.search(r"Used (\d+) registers", remark)[1])
         shared = re.search(r"(\d+) bytes smem", remark)
         self.shared = int(shared[1]) if shared else 0
-        self.steps = machine_code.work(code)
+        # Its tiles are loops, and what comes before the first is no part of what an element takes.
+        self.steps = (machine_code.loop if self.name == "update_codes" else machine_code.work)(code)
 
     @property
     def passes(self):
@@ -97,14 +106,15 @@ class Kernel:
 
     def for_an_element(self):
         """Instructions of the loop over the vectors of a thread."""
-        return len(machine_code.loop(self.code)) / int(re.search(r"random_bitsILm(\d+)E", self.mangled)[1])
+        width = re.search(r"random_bitsILm(\d+)E", self.mangled)
+        return len(machine_code.loop(self.code)) / (int(width[1]) if width else CODED_WIDTH)
 
     def problems(self):
         if not self.clean:
             yield "has a stack or spills registers"
         if self.name == "CUB's" or not self.code:
             return  # what else CUB's are like, their authors judge by measuring
-        if len(self.code) > LONGEST:
+        if len(self.code) > (LONGEST_CODED if self.name == "update_codes" else LONGEST):
             yield f"has {len(self.code)} instructions"
         if any("CAS" in step.operation for step in self.code):
             yield "compares and swaps"
@@ -118,6 +128,8 @@ class Kernel:
         narrow = [step for step in self.steps
                   if (step.loads or step.stores) and not (step.wide_bytes or step.told or step.predicate)
                   and not (words and not re.search(r"\.[US](8|16)\b", step.operation))]
+        if self.name == "update_codes":  # reads a scale for each of two states
+            narrow = narrow[sum(".U8" in step.operation and step.loads for step in narrow[:2]):]
         if narrow:
             yield f"has {len(narrow)} narrow accesses on its way"
         branches = sum(step.target is not None and bool(step.predicate) for step in self.steps)
@@ -126,13 +138,16 @@ class Kernel:
             yield f"branches {branches} times for {self.moved} bytes"
         if self.architecture not in DEVICES:
             return
-        if self.slots() < MARGIN:
+        if self.slots() < (CODED_MARGIN if self.name == "update_codes" and words else MARGIN):
             yield f"has {self.slots():.2f} times the slots that it needs"
         if self.flying() < MARGIN:
             yield f"has {self.flying():.2f} times the bytes in flight that it needs"
         if self.name in UPDATES and self.early() > EARLY:
             yield f"asks for its first elements after {self.early():.1%} of a small update"
         if self.name == "update_with_random_bits" and self.for_an_element() > MOST_RANDOM:
+            yield f"has {self.for_an_element():.1f} instructions for an element"
+        most = MOST_CODED_OF_SHORT_RESTS if words else MOST_CODED
+        if self.name == "update_codes" and self.for_an_element() > most:
             yield f"has {self.for_an_element():.1f} instructions for an element"
 
     def row(self):

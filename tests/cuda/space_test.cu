@@ -4,6 +4,7 @@
 #include "support/sanitized.hpp"
 #include "support/test.hpp"
 #include "zero/device/call.cuh"
+#include "zero/device/coded_update.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/gather.cuh"
 #include "zero/device/hash.cuh"
@@ -15,11 +16,13 @@
 #include "zero/kernel/convert.hpp"
 #include "zero/kernel/reduce.hpp"
 #include "zero/kernel/remainder.hpp"
+#include "zero/kernel/root_state.hpp"
 #include "zero/kernel/stochastic_bf16.hpp"
 #include "zero/precision/mixed.hpp"
 #include "zero/rule/adagrad.hpp"
 #include "zero/rule/adamw.hpp"
 #include "zero/rule/amsgrad.hpp"
+#include "zero/rule/eight_bit.hpp"
 #include "zero/rule/lamb.hpp"
 #include "zero/rule/lars.hpp"
 #include "zero/rule/lion.hpp"
@@ -483,6 +486,140 @@ void check_measured_specials(Cuda const& space) {
 TEST_CASE_FIXTURE(OneStream, "cuda: blocks of a tensor that are not finite are counted") {
   check_measured_specials<float>(space);
   check_measured_specials<double>(space);
+}
+
+/// A rule whose states would be largest where there is no element: 0 is its only parameter of 0.
+struct Inverse {
+  static constexpr std::string_view name = "inverse";
+  static constexpr std::array states{
+      zero::StateArray{.name = "inverse", .coding = zero::StateCoding::root_of_squares}};
+  double lr = 1e-3;
+  [[nodiscard]] ZERO_HOST_DEVICE zero::StepScalars scalars(long,
+                                                           float lr_now,
+                                                           float lr_scale,
+                                                           float) const noexcept {
+    return {.learning_rate = lr_now * lr_scale};
+  }
+  template <class V>
+  ZERO_HOST_DEVICE void update(zero::StepScalars const& s,
+                               V& p,
+                               V const& g,
+                               V* state) const noexcept {
+    state[0] = 1.f / (zero::math::abs(p) + 1e-12f);
+    p = zero::math::mul_add(-s.learning_rate, g, p);
+  }
+  bool operator==(Inverse const&) const = default;
+};
+
+/// Updates whose states are codes, with groups of zeros, of numbers that are not finite, and of
+/// numbers of very different sizes.
+/// @tparam Held  what is held of masters
+template <class P, class G, class Held, class R, bool... has_sign>
+void check_coded_update(Cuda const& space,
+                        R const& rule,
+                        zero::kernel::RootState<has_sign...> const&) {
+  using S = zero::kernel::RootState<has_sign...>;
+  constexpr std::size_t k = R::states.size();
+  constexpr std::array<std::size_t, 4> places[] = {
+      {0, 0, 0, 0}, {1, 1, 1, 1}, {0, 0, 0, 3}, {0, 0, 5, 0}, {0, 0, 0, 0}};
+  // Slices of a stack begin at any place of a block of random bits.
+  constexpr std::uint64_t firsts[] = {0, (std::uint64_t{1} << 36) + 1, 14, 19, 8};
+  std::uint64_t const seed = 77;
+  Array<std::uint64_t> const device_seed(space, {seed}, 0);
+  auto all = sizes(space);
+  all.insert(all.end(), {8, 31, 32, 33, 40, 63, 65, 8192, 8193, 8223});
+  for (std::size_t const count : all) {
+    std::size_t const groups = (count + 31) / 32;
+    for (auto const& place : places) {
+      if (toy::sanitized && count > 5000 && &place != &places[3]) continue;
+      auto const whole = numbers<float>(count, 4);
+      std::vector<P> parameter(count);
+      std::vector<Held> master(count);
+      if constexpr (std::is_same_v<Held, float>) {
+        master = whole;
+      } else if constexpr (std::is_same_v<Held, P>) {
+        zero::kernel::convert(&master[0].value, whole.data(), count);
+      } else {
+        using Masters = std::conditional_t<sizeof(Held) == 1, zero::Rest8, zero::Rest16>;
+        Masters::split(parameter.data(), master.data(), whole.data(), count);
+      }
+      std::vector<std::vector<S>> state(k, std::vector<S>(count));
+      std::vector<std::vector<std::uint8_t>> scales(k, std::vector<std::uint8_t>(groups));
+      Array<Held> const device_master(space, master, place[1]);
+      Array<P> const device_parameter(space, parameter, place[2]);
+      std::vector<std::unique_ptr<Array<S>>> device_state;
+      std::vector<std::unique_ptr<Array<std::uint8_t>>> device_scales;
+      for (std::size_t s = 0; s != k; ++s) {
+        device_state.push_back(std::make_unique<Array<S>>(space, state[s], place[0]));
+        device_scales.push_back(std::make_unique<Array<std::uint8_t>>(space, scales[s], 1));
+      }
+      std::int32_t step = 3;
+      for (std::int32_t const skipped : {0, 1, 0, 0}) {
+        auto gradient = numbers<G>(count, static_cast<unsigned>(5 + step));
+        for (std::size_t i = 0; i < count; ++i) {
+          if (i / 32 % 7 == 1) gradient[i] = G(0.f);
+          if (i % 32 == 5 && i / 32 % 7 == 2) {
+            gradient[i] = static_cast<G>(step == 3 ? 1e-30f : 3e18f);
+          }
+          if (i / 32 % 7 == 3 && step == 6) gradient[i] = static_cast<G>(1e-21f);
+        }
+        if (step == 6 && count > 130) {
+          gradient[count - 1] = static_cast<G>(std::numeric_limits<float>::infinity());
+        }
+        Array<G> const device_gradient(space, gradient, place[3]);
+        zero::StepTerms const terms{
+            .step = step++, .learning_rate = 1e-2, .gradient_scale = 0.25, .skipped = skipped};
+        Array<zero::StepTerms> const device_terms(space, {terms}, 0);
+        auto const scalars =
+            rule.scalars(terms.step, static_cast<float>(terms.learning_rate), 0.5f, 1.f);
+        Array<zero::StepScalars> const device_scalars(space, {scalars}, 0);
+        zero::CodedUpdateArrays<Held, P, G, S, k> here;
+        here.master = master.data();
+        here.gradient = gradient.data();
+        here.count = count;
+        here.random = {3, firsts[&place - places], &seed};
+        auto there = here;
+        there.master = device_master.data();
+        there.gradient = device_gradient.data();
+        there.random.seed = device_seed.data();
+        if constexpr (!std::is_same_v<P, Held>) {
+          here.parameter = parameter.data();
+          there.parameter = device_parameter.data();
+        }
+        for (std::size_t s = 0; s != k; ++s) {
+          here.state[s] = state[s].data();
+          here.scales[s] = scales[s].data();
+          there.state[s] = device_state[s]->data();
+          there.scales[s] = device_scales[s]->data();
+        }
+        space.update(rule, device_terms.data(), device_scalars.data(), there);
+        Host::update(rule, &terms, &scalars, here);
+        bool const finite = step < 7 || count <= 130;
+        CHECK((finite ? same(device_master.values(), master) : true));
+        CHECK((finite ? same(device_parameter.values(), parameter) : true));
+        for (std::size_t s = 0; s != k; ++s) {
+          CHECK(same(device_state[s]->values(), state[s]));
+          CHECK(same(device_scales[s]->values(), scales[s]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(OneStream, "cuda: updates of states in 8 bits have the host's codes and scales") {
+  using zero::kernel::HalfAwayBf16;
+  using zero::kernel::RootState;
+  using zero::kernel::ShortRestOfMaster;
+  using Random = zero::kernel::StochasticBf16;
+  RootState<true, false> const of_adam{};
+  RootState<true> const of_lion{};
+  check_coded_update<float, float, float>(space, zero::AdamW8bit{}, of_adam);
+  check_coded_update<zero::bf16, zero::bf16, float>(space, zero::Adam8bit{}, of_adam);
+  check_coded_update<zero::fp16, zero::fp16, float>(space, zero::Lion8bit{}, of_lion);
+  check_coded_update<HalfAwayBf16, zero::bf16, ShortRestOfMaster>(
+      space, zero::AdamW8bit{.weight_decay = 0.1}, of_adam);
+  check_coded_update<Random, zero::bf16, Random>(space, zero::Lion8bit{}, of_lion);
+  check_coded_update<float, float, float>(space, Inverse{}, RootState<false>{});
 }
 
 template <class T>

@@ -89,6 +89,7 @@ TEST_CASE("emulated: a first step that is captured loads no kernel") {
           0);
     CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, Random{}) == 0);
     CHECK(captured_loads(model(), ranks, zero::stage::PosG{}, zero::Lamb{}) == 0);
+    CHECK(captured_loads(model(), ranks, zero::stage::Pos{}, zero::AdamW8bit{}) == 0);
   }
 }
 

@@ -152,7 +152,8 @@ struct AnyRule {
 /// `scalars` are `BasicStepScalars` of what the rule computes in: a space that serves fp32 and
 /// mixed precision alone may have `zero::StepScalars` there. Elements of masters and states may be
 /// a kernel::CodedElement. Where one of these is a kernel::RandomElement, `arrays` is a
-/// `RandomUpdateArrays`, and its bits are those of the update that `terms->step` counts.
+/// `RandomUpdateArrays`, and its bits are those of the update that `terms->step` counts. Where
+/// states are codes, it is a `CodedUpdateArrays`, and states are a kernel::RootState.
 template <class S>
 concept MemorySpace = std::copy_constructible<S> &&
     requires(S const& space,

@@ -137,7 +137,7 @@ void update(Queue const& queue,
             BasicStepScalars<kernel::RealOf<M, G, S>> const* scalars,
             RandomUpdateArrays<M, P, G, S, K> const& arrays) {
   static_assert(kernel::LoneElement<M> && kernel::LoneElement<S>,
-                "zero: a device has no kernels yet for elements that share a scale");
+                "zero: elements that share a scale are updated in CodedUpdateArrays");
   constexpr std::size_t width = kernels::width_of<M, P, G, S>;
   kernels::KeyedArrays<M, P, G, S, K> keyed{arrays, {}, arrays.random};
   for (std::size_t k = 0; k <= K; ++k) {

@@ -92,15 +92,19 @@ struct Packet<16> {
 }  // namespace detail
 #endif
 
-/// Stores a vector to `to[at]` and what follows, in one access.
+/// Stores a vector to `to[at]` and what follows, in one access, or in two if it is so wide.
 template <std::size_t N, class T>
 ZERO_HOST_DEVICE void store(T* to, std::size_t at, Vector<T, N> const& vector) noexcept {
 #if defined(__CUDA_ARCH__)
   // The compiler takes an assignment apart, and does not always put it together again.
-  using Packet = typename detail::Packet<sizeof(vector)>::Type;
-  Packet packet;
-  memcpy(&packet, &vector, sizeof(packet));
-  __stwb(reinterpret_cast<Packet*>(to + at), packet);
+  constexpr std::size_t bytes = (std::min)(sizeof(vector), access_bytes);
+  using Packet = typename detail::Packet<bytes>::Type;
+  Packet packets[sizeof(vector) / bytes];
+  memcpy(packets, &vector, sizeof(vector));
+  ZERO_UNROLL(2)
+  for (std::size_t i = 0; i < sizeof(vector) / bytes; ++i) {
+    __stwb(reinterpret_cast<Packet*>(to + at) + i, packets[i]);
+  }
 #else
   *reinterpret_cast<Vector<T, N>*>(to + at) = vector;
 #endif

@@ -161,17 +161,12 @@ template <class Bits>
                              static_cast<std::size_t>(element % elements));
 }
 
-/// The bits of neighbouring elements, where `bits_of_block` finds them from place 0 on.
-/// @tparam count   of elements: a power of two, at most those of a block
-/// @param  stream  of their array, in this update
-/// @param  first   number of the first of them, as of `random_bits`; a multiple of `count`
-template <class Bits, std::size_t count>
-[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock random_bits_from(
-    RandomStream stream, std::uint64_t first) noexcept {
-  constexpr std::size_t elements = elements_of_block<Bits>;
-  constexpr std::size_t bytes = count * sizeof(Bits);
-  RandomBlock block = random_block(stream, first / elements);
-  auto const skipped = static_cast<unsigned>(first % elements * sizeof(Bits));
+namespace detail {
+
+/// With what begins at `skipped` bytes of a block, a multiple of `bytes`, at its begin.
+template <std::size_t bytes>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock from_multiple(
+    RandomBlock block, unsigned skipped) noexcept {
   // No index depends on the place: a device has no array of registers.
   if constexpr (bytes <= 8) {
     block.words[0] = (skipped & 8u) != 0 ? block.words[2] : block.words[0];
@@ -181,6 +176,48 @@ template <class Bits, std::size_t count>
     block.words[0] = (skipped & 4u) != 0 ? block.words[1] : block.words[0];
   }
   if constexpr (bytes < 4) block.words[0] >>= skipped % 4 * 8;
+  return block;
+}
+
+}  // namespace detail
+
+/// The bits of neighbouring elements, where `bits_of_block` finds them from place 0 on.
+/// @tparam count   of elements: a power of two, at most those of a block
+/// @param  stream  of their array, in this update
+/// @param  first   number of the first of them, as of `random_bits`; a multiple of `count`
+template <class Bits, std::size_t count>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock random_bits_from(
+    RandomStream stream, std::uint64_t first) noexcept {
+  constexpr std::size_t elements = elements_of_block<Bits>;
+  auto const skipped = static_cast<unsigned>(first % elements * sizeof(Bits));
+  return detail::from_multiple<count * sizeof(Bits)>(random_block(stream, first / elements),
+                                                     skipped);
+}
+
+/// The same from any element on: two blocks, where the number of the first is no multiple.
+template <class Bits, std::size_t count>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr RandomBlock random_bits_across(
+    RandomStream stream, std::uint64_t first) noexcept {
+  constexpr std::size_t elements = elements_of_block<Bits>;
+  auto const skipped = static_cast<unsigned>(first % elements * sizeof(Bits));
+  RandomBlock block = random_block(stream, first / elements);
+  if (first % count == 0) return detail::from_multiple<count * sizeof(Bits)>(block, skipped);
+  RandomBlock const next = random_block(stream, first / elements + 1);
+  std::uint32_t words[] = {block.words[0],
+                           block.words[1],
+                           block.words[2],
+                           block.words[3],
+                           next.words[0],
+                           next.words[1],
+                           next.words[2],
+                           next.words[3]};
+  // As above, no index depends on the place.
+  for (int i = 0; i < 6; ++i) words[i] = (skipped & 8u) != 0 ? words[i + 2] : words[i];
+  for (int i = 0; i < 5; ++i) words[i] = (skipped & 4u) != 0 ? words[i + 1] : words[i];
+  for (int i = 0; i < 4; ++i) {
+    std::uint64_t const both = std::uint64_t{words[i + 1]} << 32 | words[i];
+    block.words[i] = static_cast<std::uint32_t>(both >> (skipped % 4 * 8));
+  }
   return block;
 }
 

@@ -49,6 +49,11 @@ inline constexpr CodeForm root_form{
 template <bool... has_sign>
 struct RootState {
   using Random = std::uint16_t;  ///< random bits for each element
+  /// What the elements of state k are the bits of.
+  template <std::size_t k>
+  using Code = std::conditional_t<std::array<bool, sizeof...(has_sign)>{has_sign...}[k],
+                                  std::int8_t,
+                                  std::uint8_t>;
 
   std::uint8_t code;  ///< its bits
 
@@ -69,12 +74,10 @@ struct RootState {
   }
 
  private:
-  static constexpr std::array<bool, sizeof...(has_sign)> signs{has_sign...};
-
   template <std::size_t k, class Arrays>
   [[nodiscard]] static auto* codes(Arrays const& arrays) noexcept {
-    using Code = std::conditional_t<signs[k], std::int8_t, std::uint8_t>;
-    return reinterpret_cast<Code*>(&arrays.state[k]->code);
+    using Element = Code<k>;
+    return reinterpret_cast<Element*>(&arrays.state[k]->code);
   }
 };
 

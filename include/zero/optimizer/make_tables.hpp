@@ -486,6 +486,9 @@ struct RuleKernels {
     auto const typed = typed_of<Master, Parameter, Gradient, State, random, coded>(buffers);
     static_assert(std::same_as<Real, float> || UpdatingSpace<S, R, Values, decltype(typed)>,
                   "zero: this space updates in float alone: its update must take any scalars");
+    static_assert(!coded || UpdatingSpace<S, R, Values, decltype(typed)>,
+                  "zero: this space has no update for states of 8 bits: its update must take "
+                  "CodedUpdateArrays");
     SpaceFunctions<S>::of(space).update(
         RuleFunctions<R>::of(rule), terms, static_cast<Values const*>(scalars), typed);
   }

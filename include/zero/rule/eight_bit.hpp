@@ -21,7 +21,7 @@ namespace zero::inline ZERO_NAMESPACE {
 /// Tensors of fewer than `coded_from` elements, and those marked `Tensor::full_states`, have
 /// moments in float, and are updated as by `AdamW`, bit for bit.
 ///
-/// Runs in host memory, in precisions whose `State` is float.
+/// Runs in precisions whose `State` is float.
 /// @par Cost    2 state arrays of codes and 2 of scales; random bits for each element
 /// @par Source  kernel::RootCode says what codes are; states of 8 bits with a scale for each block
 ///   are from Dettmers et al., arXiv:2110.02861

@@ -156,6 +156,7 @@ static_assert(LoadingSpace<Cuda>);
 
 #if defined(__CUDACC__)
 #include "zero/device/call.cuh"
+#include "zero/device/coded_update.cuh"
 #include "zero/device/elementwise.cuh"
 #include "zero/device/hash.cuh"
 #include "zero/device/measure.cuh"

@@ -74,6 +74,15 @@ TEST_CASE_TEMPLATE("random bits: a range has the bits of its elements, wherever 
 
 template <class Bits, std::size_t count>
 void check_neighbours(RandomStream stream) {
+  for (std::uint64_t const near : {std::uint64_t{0}, std::uint64_t{1} << 36}) {
+    for (std::uint64_t first = near; first < near + 40; ++first) {
+      auto const block = kernel::random_bits_across<Bits, count>(stream, first);
+      for (std::size_t i = 0; i < count; ++i) {
+        auto const expected = kernel::random_bits<Bits>(stream, first + i);
+        CHECK(kernel::bits_of_block<Bits>(block, i) == expected);
+      }
+    }
+  }
   std::uint64_t const far = (kernel::elements_of_block<Bits> << 32) - 32;
   for (std::uint64_t first = far; first < far + 64; first += count) {
     auto const block = kernel::random_bits_from<Bits, count>(stream, first);

@@ -183,9 +183,6 @@ struct Choice {
   static_assert(coded_states<Rule> == 0 || states_are_float<Precisions<Precision>>,
                 "zero: states of 8 bits stand for float: this rule's are not for a precision whose "
                 "State is another type, or that computes in double");
-  static_assert(coded_states<Rule> == 0 || Space::host_accessible,
-                "zero: a rule whose states are of 8 bits runs in host memory: there is no such "
-                "update for a device");
   static_assert(coded_states<Rule> == 0 || !MeasuringRule<Rule>,
                 "zero: a rule with measure() has its states in full: what is measured is not "
                 "decoded");
