@@ -13,9 +13,11 @@
 ///                      that caches and memory may take for one; or time per element of the tensor
 ///                      of the worst size over that of the best, in an optimizer's step, which
 ///                      lays its own arrays (goal at most 1.05; one thread)
+#include "formats.hpp"
 #include "stream.hpp"
 #include <zero/base/dtype.hpp>
 #include <zero/bench/rule_bench.hpp>
+#include <zero/kernel/half_away.hpp>
 #include <zero/kernel/update.hpp>
 #include <zero/rule/adamw.hpp>
 #include <zero/zero.hpp>
@@ -40,6 +42,10 @@ template <class P>
 using AdamWModel = bench::RuleModel<zero::AdamW, P>;
 using zero::bf16;
 using zero::fp16;
+using zero::kernel::HalfAwayBf16;
+using zero::kernel::RestOfMaster;
+using zero::kernel::ShortRestOfMaster;
+using zero::kernel::StochasticBf16;
 
 constexpr std::size_t parameters = std::size_t{64} << 20;
 
@@ -270,6 +276,21 @@ BENCHMARK(update<bf16>)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(update<fp16>)
     ->Name("update/adamw/fp16")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(bench::update_format<RestOfMaster, HalfAwayBf16, float>)
+    ->Name("update/adamw/bf16-rest16")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(bench::update_format<ShortRestOfMaster, HalfAwayBf16, float>)
+    ->Name("update/adamw/bf16-rest8")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(bench::update_format<StochasticBf16, StochasticBf16, StochasticBf16>)
+    ->Name("update/adamw/bf16-stochastic")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);

@@ -52,6 +52,25 @@ TEST_CASE("an undefined gradient counts as zeros, beside ranks that have one") {
   });
 }
 
+TEST_CASE("remainders of masters add up what a parameter in bf16 does not show") {
+  torch::nn::Linear layer(torch::nn::LinearOptions(1, 1).bias(false));
+  layer->to(torch::kBFloat16);
+  {
+    torch::NoGradGuard const off;
+    layer->weight.fill_(1.);
+  }
+  zero::Self comm;
+  zero::Mixed<zero::bf16, zero::Rest16> const mixed;
+  Optimizer opt{comm, *layer, mixed, zero::PlainSgd{.lr = 0x1p-10}};
+  // A quarter of the distance to the next number; half of it is rounded away from zero.
+  for (float const expected : {1.f, 1.f, 1.f - 0x1p-8f}) {
+    layer->weight.sum().backward();
+    opt.step();
+    opt.zero_grad();
+    CHECK(layer->weight.item<float>() == expected);
+  }
+}
+
 TEST_CASE("two tensors of one memory are tied, and their gradients add up") {
   struct Twice : torch::nn::Module {
     Twice() {
