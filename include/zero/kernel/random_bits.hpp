@@ -42,28 +42,39 @@ namespace detail {
 #endif
 }
 
-// A word of each of as many blocks as an instruction multiplies, in 64 bits like its products.
+// A word of each of as many blocks as an instruction multiplies, in 64 bits like its products; and
+// the numbers of these blocks behind the first, in an order in which whole blocks, and neighbours,
+// take two shuffles each.
 #if defined(__AVX2__) && !defined(__CUDACC__)
 using WordsOfBlocks = std::uint64_t __attribute__((vector_size(32)));
+inline constexpr std::uint64_t order_of_blocks[] = {0, 2, 1, 3};
 [[nodiscard]] ZERO_ALWAYS_INLINE WordsOfBlocks product(WordsOfBlocks a, std::uint64_t b) noexcept {
   auto const all = reinterpret_cast<__m256i>(WordsOfBlocks{} + b);
   return reinterpret_cast<WordsOfBlocks>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), all));
 }
-ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks low, WordsOfBlocks high, void* to) noexcept {
-  WordsOfBlocks const blocks[] = {__builtin_shufflevector(low, high, 0, 4, 1, 5),
-                                  __builtin_shufflevector(low, high, 2, 6, 3, 7)};
-  __builtin_memcpy(to, blocks, sizeof(blocks));
+ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks const (&words)[4], void* to) noexcept {
+  // As floats, of which an instruction takes two from each of two vectors.
+  auto const floats = [&](int i) { return reinterpret_cast<__m256>(words[i]); };
+  __m256 const low = _mm256_shuffle_ps(floats(0), floats(1), 0x88);
+  __m256 const high = _mm256_shuffle_ps(floats(2), floats(3), 0x88);
+  auto* const out = static_cast<float*>(to);
+  _mm256_storeu_ps(out, _mm256_shuffle_ps(low, high, 0x88));
+  _mm256_storeu_ps(out + 8, _mm256_shuffle_ps(low, high, 0xdd));
 }
 #elif defined(__SSE2__) && !defined(__CUDACC__)
 using WordsOfBlocks = std::uint64_t __attribute__((vector_size(16)));
+inline constexpr std::uint64_t order_of_blocks[] = {0, 1};
 [[nodiscard]] ZERO_ALWAYS_INLINE WordsOfBlocks product(WordsOfBlocks a, std::uint64_t b) noexcept {
   auto const all = reinterpret_cast<__m128i>(WordsOfBlocks{} + b);
   return reinterpret_cast<WordsOfBlocks>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), all));
 }
-ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks low, WordsOfBlocks high, void* to) noexcept {
-  WordsOfBlocks const blocks[] = {__builtin_shufflevector(low, high, 0, 2),
-                                  __builtin_shufflevector(low, high, 1, 3)};
-  __builtin_memcpy(to, blocks, sizeof(blocks));
+ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks const (&words)[4], void* to) noexcept {
+  auto const floats = [&](int i) { return reinterpret_cast<__m128>(words[i]); };
+  __m128 const low = _mm_shuffle_ps(floats(0), floats(1), 0x88);
+  __m128 const high = _mm_shuffle_ps(floats(2), floats(3), 0x88);
+  auto* const out = static_cast<float*>(to);
+  _mm_storeu_ps(out, _mm_shuffle_ps(low, high, 0x88));
+  _mm_storeu_ps(out + 4, _mm_shuffle_ps(low, high, 0xdd));
 }
 #else
 using WordsOfBlocks = std::uint64_t;
@@ -71,24 +82,33 @@ using WordsOfBlocks = std::uint64_t;
 
 template <class W>
 ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_round(W (&words)[4],
-                                                                W low,
-                                                                W high) noexcept {
+                                                                std::uint64_t low,
+                                                                std::uint64_t high) noexcept {
   W const first = product(words[0], 0xd2511f53u);
   W const second = product(words[2], 0xcd9e8d57u);
-  words[0] = (second >> 32) ^ words[1] ^ low;
+  words[0] = (second >> 32) ^ words[1] ^ (W{} + low);
   words[1] = second;
-  words[2] = (first >> 32) ^ words[3] ^ high;
+  words[2] = (first >> 32) ^ words[3] ^ (W{} + high);
   words[3] = first;
 }
 
-/// From the words of a counter to random ones, of one block or of several; of each 64 bits, the
+/// One round of several counters.
+template <class... Words>
+ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_round_of_all(std::uint64_t low,
+                                                                       std::uint64_t high,
+                                                                       Words&... words) noexcept {
+  (philox_round(words, low, high), ...);
+}
+
+/// From the words of counters to random ones, each of one block or of several; of each 64 bits, the
 /// lower half counts. Written out, since what the rounds mix in is the same for all blocks.
-template <class W, std::size_t... Round>
-ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_rounds(
-    W (&words)[4], std::uint64_t key, std::index_sequence<Round...>) noexcept {
-  W const low = W{} + key;
-  W const high = W{} + (key >> 32);
-  (philox_round(words, low + Round * 0x9e3779b9u, high + Round * 0xbb67ae85u), ...);
+/// Counters take turns, since a round waits for the one before it.
+template <std::size_t... Round, class... Words>
+ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE constexpr void philox_rounds(std::uint64_t key,
+                                                                 std::index_sequence<Round...>,
+                                                                 Words&... words) noexcept {
+  (philox_round_of_all(key + Round * 0x9e3779b9u, (key >> 32) + Round * 0xbb67ae85u, words...),
+   ...);
 }
 using PhiloxRounds = std::make_index_sequence<7>;
 
@@ -106,7 +126,7 @@ using PhiloxRounds = std::make_index_sequence<7>;
     RandomBlock counter, std::uint64_t key) noexcept {
   auto const& from = counter.words;
   std::uint64_t words[4] = {from[0], from[1], from[2], from[3]};
-  detail::philox_rounds(words, key, detail::PhiloxRounds{});
+  detail::philox_rounds(key, detail::PhiloxRounds{}, words);
   for (int i = 0; i < 4; ++i) counter.words[i] = static_cast<std::uint32_t>(words[i]);
   return counter;
 }
@@ -223,25 +243,60 @@ template <class Bits, std::size_t count>
 
 namespace detail {
 
-/// The bits of as many blocks as W has words of, from block `number` on.
+/// The bits of a block, or of twice as many as a vector W has words of, from block `number` on.
+/// @param upper  the upper half of their numbers, if W has several; so that it does not change from
+///               block to block, nor does what the first rounds make of it
 template <class W, class Bits>
-ZERO_ALWAYS_INLINE void fill_blocks(Bits* out, RandomStream stream, std::uint64_t number) noexcept {
+ZERO_ALWAYS_INLINE void fill_blocks(Bits* out,
+                                    RandomStream stream,
+                                    std::uint64_t number,
+                                    std::uint64_t upper) noexcept {
   if constexpr (std::is_same_v<W, std::uint64_t>) {
     RandomBlock const block = random_block(stream, number);
     for (std::size_t i = 0; i < elements_of_block<Bits>; ++i) {
       out[i] = bits_of_block<Bits>(block, i);
     }
   } else {
-    constexpr std::uint64_t steps[] = {0, 1, 2, 3};
-    W words[4];
-    __builtin_memcpy(words, steps, sizeof(W));
+    W words[4], next[4];
+    __builtin_memcpy(words, order_of_blocks, sizeof(W));
     words[0] += number;
-    words[1] = words[0] >> 32;
+    words[1] = W{} + upper;
     words[2] = W{} + stream.count;
-    words[3] = words[2] >> 32;
-    philox_rounds(words, stream.key, PhiloxRounds{});
-    constexpr std::uint64_t low = 0xffffffff;
-    store_blocks((words[0] & low) | (words[1] << 32), (words[2] & low) | (words[3] << 32), out);
+    words[3] = W{} + (stream.count >> 32);
+    for (int i = 0; i < 4; ++i) next[i] = words[i];
+    next[0] += sizeof(W) / sizeof(std::uint64_t);
+    philox_rounds(stream.key, PhiloxRounds{}, words, next);
+    store_blocks(words, out);
+    store_blocks(next, out + elements_of_block<Bits> * sizeof(W) / sizeof(std::uint64_t));
+  }
+}
+
+/// What `fill_random` does with vectors of W.
+template <class W, class Bits>
+void fill_in_blocks(Bits* out,
+                    RandomStream stream,
+                    std::uint64_t first,
+                    std::size_t count) noexcept {
+  constexpr std::size_t elements = elements_of_block<Bits>;
+  constexpr std::size_t at_once =
+      elements * (std::is_same_v<W, std::uint64_t> ? 1 : 2 * sizeof(W) / sizeof(std::uint64_t));
+  std::uint64_t const upper = first / elements >> 32;
+  while (count != 0) {
+    auto const skipped = static_cast<std::size_t>(first % elements);
+    std::size_t taken = count - count % at_once;
+    if (skipped == 0 && taken != 0) {
+      for (std::size_t i = 0; i < taken; i += at_once) {
+        fill_blocks<W>(out + i, stream, (first + i) / elements, upper);
+      }
+    } else {
+      Bits some[at_once];
+      fill_blocks<W>(static_cast<Bits*>(some), stream, first / elements, upper);
+      taken = (std::min)(count, at_once - skipped);
+      std::copy_n(static_cast<Bits const*>(some) + skipped, taken, out);
+    }
+    out += taken;
+    first += taken;
+    count -= taken;
   }
 }
 
@@ -253,24 +308,13 @@ template <Isa I = native, class Bits>
 void fill_random(Bits* out, RandomStream stream, std::uint64_t first, std::size_t count) noexcept {
   constexpr bool vectors = (I & isa::sse2) != 0;
   using Words = std::conditional_t<vectors, detail::WordsOfBlocks, std::uint64_t>;
+  // Blocks whose numbers differ in the upper half, once in 2^32 of them, go one by one. Those that
+  // a vector has beyond the last element are not used.
   constexpr std::size_t elements = elements_of_block<Bits>;
-  constexpr std::size_t at_once = elements * sizeof(Words) / sizeof(std::uint64_t);
-  while (count != 0) {
-    auto const skipped = static_cast<std::size_t>(first % elements);
-    std::size_t taken = count - count % at_once;
-    if (skipped == 0 && taken != 0) {
-      for (std::size_t i = 0; i < taken; i += at_once) {
-        detail::fill_blocks<Words>(out + i, stream, (first + i) / elements);
-      }
-    } else {
-      Bits some[at_once];
-      detail::fill_blocks<Words>(static_cast<Bits*>(some), stream, first / elements);
-      taken = (std::min)(count, at_once - skipped);
-      std::copy_n(static_cast<Bits const*>(some) + skipped, taken, out);
-    }
-    out += taken;
-    first += taken;
-    count -= taken;
+  if (first / elements >> 32 == (first + count) / elements >> 32) {
+    detail::fill_in_blocks<Words>(out, stream, first, count);
+  } else {
+    detail::fill_in_blocks<std::uint64_t>(out, stream, first, count);
   }
 }
 
