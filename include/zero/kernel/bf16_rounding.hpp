@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -19,6 +20,15 @@ template <class L = OneLane>
     typename L::Words bits) noexcept {
   auto const is_nan = L::less(words<L>(0x7f800000u), bits & 0x7fffffffu);
   return L::select(is_nan, (bits & 0x80000000u) | 0x7fc00000u, bits);
+}
+
+/// The same for several, of which a NaN is rare.
+template <class L, std::size_t... K>
+ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE void leave_one_nan(typename L::Words (&bits)[sizeof...(K)],
+                                                       std::index_sequence<K...>) noexcept {
+  auto top = words<L>(0);
+  ((top = L::larger(top, bits[K] & 0x7fffffffu)), ...);
+  if (L::any(L::less(words<L>(0x7f800000u), top))) ((bits[K] = one_nan<L>(bits[K])), ...);
 }
 
 /// bf16 of fp32, to nearest, of two as near the larger magnitude.
@@ -49,10 +59,13 @@ void round_stochastically(bf16* out,
                           float const* in,
                           std::uint16_t const* random,
                           std::size_t count) noexcept {
-  in_lanes<I>(count, [&](auto lanes, std::size_t i) {
-    using L = decltype(lanes);
-    L::store(round_stochastically<L>(L::load(in + i), L::load(random + i)), &out[i].bits);
-  });
+  in_lanes<I>(count,
+              [&]<class L, std::size_t... K>(L, std::index_sequence<K...> numbers, std::size_t i) {
+                typename L::Words all[] = {L::load(in + i + K * L::count)...};
+                leave_one_nan<L>(all, numbers);
+                ((all[K] = (all[K] + L::load(random + i + K * L::count)) >> 16), ...);
+                L::store_all(all, &out[i].bits);
+              });
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

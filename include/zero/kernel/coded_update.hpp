@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -20,9 +21,10 @@ namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
 
-/// Elements that are numbers at a time: few enough for the first cache, together with what else an
-/// update reads. Groups of elements with something in common are not cut.
-inline constexpr std::size_t decoded_at_once = 1024;
+/// Elements that are numbers at a time: few enough for what memory prefetches behind one such part
+/// to last for the next one, whose numbers are then made while more is on its way. Groups of
+/// elements with something in common are not cut.
+inline constexpr std::size_t decoded_at_once = 256;
 
 /// What an update works on for elements of an array: the elements themselves.
 template <Isa I, class T, std::size_t number>
@@ -32,8 +34,8 @@ struct WorkingCopy {
   [[nodiscard]] T* read(Arrays const&, T* elements) noexcept {
     return elements;
   }
-  template <class Arrays, class StreamOf>
-  void write(Arrays const&, StreamOf const&) noexcept {}
+  template <class Arrays>
+  void write(Arrays const&, RandomStream const*) noexcept {}
 };
 /// Or what they become.
 template <Isa I, CodedElement T, std::size_t number>
@@ -44,14 +46,14 @@ struct WorkingCopy<I, T, number> {
     T::template read<I, number>(static_cast<float*>(values), arrays);
     return static_cast<float*>(values);
   }
-  /// @param stream_of  gives the stream of an array, by its number
-  template <class Arrays, class StreamOf>
-  void write(Arrays const& arrays, StreamOf const& stream_of) noexcept {
+  /// @param streams  of all arrays, by their numbers
+  template <class Arrays>
+  void write(Arrays const& arrays, RandomStream const* streams) noexcept {
     float const* const in = values;
     if constexpr (RandomElement<T>) {
       alignas(64) typename T::Random random[decoded_at_once];
       auto* const bits = static_cast<typename T::Random*>(random);
-      fill_random<I>(bits, stream_of(number), arrays.random.first, arrays.count);
+      fill_random<I>(bits, streams[number], arrays.random.first, arrays.count);
       T::template write<I, number>(arrays, in, bits);
     } else {
       T::template write<I, number>(arrays, in, nullptr);
@@ -78,23 +80,16 @@ template <class Arrays>
   return arrays;
 }
 
-/// @param typed      `arrays` again, for their types
-/// @param stream_of  gives the stream of an array, by its number
-template <Isa I,
-          class R,
-          class Arrays,
-          class M,
-          class P,
-          class G,
-          class S,
-          std::size_t... K,
-          class StreamOf>
+/// @param typed    `arrays` again, for their types
+/// @param streams  of all arrays, by their numbers: 0 for masters, k + 1 for state k; null if none
+///                 takes random bits
+template <Isa I, class R, class Arrays, class M, class P, class G, class S, std::size_t... K>
 void update_decoded(R const& rule,
                     BasicStepScalars<RealOf<M, G, S>> const& scalars,
                     double gradient_scale,
                     Arrays const& arrays,
                     UpdateArrays<M, P, G, S, sizeof...(K)> const& typed,
-                    StreamOf const& stream_of,
+                    RandomStream const* streams,
                     std::index_sequence<K...>) noexcept {
   using Master = typename WorkingCopy<I, M, 0>::Element;
   using State = typename WorkingCopy<I, S, 1>::Element;
@@ -110,8 +105,8 @@ void update_decoded(R const& rule,
     ((chunk.state[K] = copies.WorkingCopy<I, S, K + 1>::read(part, part.state[K])), ...);
     chunk.count = part.count;
     update<I>(rule, scalars, gradient_scale, chunk);
-    copies.WorkingCopy<I, M, 0>::write(part, stream_of);
-    (copies.WorkingCopy<I, S, K + 1>::write(part, stream_of), ...);
+    copies.WorkingCopy<I, M, 0>::write(part, streams);
+    (copies.WorkingCopy<I, S, K + 1>::write(part, streams), ...);
     done += part.count;
   }
 }
@@ -134,9 +129,8 @@ void update(R const& rule,
             UpdateArrays<M, P, G, S, K> const& arrays) noexcept {
   static_assert(!RandomElement<M> && !RandomElement<S>,
                 "zero: what is rounded stochastically is updated in RandomUpdateArrays");
-  auto const none = [](std::uint64_t) { return RandomStream{}; };
   constexpr std::make_index_sequence<K> states{};
-  detail::update_decoded<I>(rule, scalars, gradient_scale, arrays, arrays, none, states);
+  detail::update_decoded<I>(rule, scalars, gradient_scale, arrays, arrays, nullptr, states);
 }
 
 /// The same where some take random bits: those of the array, of the tensor's update and of the
@@ -149,12 +143,15 @@ void update(R const& rule,
             Arrays const& arrays,
             long count) noexcept {
   RandomOrigin const from = arrays.random;
-  auto const stream_of = [&](std::uint64_t number) {
-    return random_stream(
-        random_key(from.key, number), *from.seed, static_cast<std::uint64_t>(count));
-  };
+  constexpr std::size_t numbers = 1 + R::states.size();
+  RandomStream streams[numbers];
+  for (std::size_t i = 0; i < numbers; ++i) {
+    streams[i] =
+        random_stream(random_key(from.key, i), *from.seed, static_cast<std::uint64_t>(count));
+  }
   constexpr std::make_index_sequence<R::states.size()> states{};
-  detail::update_decoded<I>(rule, scalars, gradient_scale, arrays, arrays, stream_of, states);
+  detail::update_decoded<I>(
+      rule, scalars, gradient_scale, arrays, arrays, std::begin(streams), states);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -62,20 +63,35 @@ struct OneLane {
                                                                     T no) noexcept {
     return mask ? yes : no;
   }
+  /// The larger of both, which are below 2^31.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words larger(Words a, Words b) noexcept {
+    return a < b ? b : a;
+  }
+  /// a where that is smaller, else b: also where they do not compare.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Floats smaller(Floats a,
+                                                                          Floats b) noexcept {
+    return a < b ? a : b;
+  }
+  /// Does the mask hold in any lane?
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static bool any(Mask mask) noexcept {
+    return mask;
+  }
   /// x, and one more where the mask holds.
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words one_more(Words x,
                                                                           Mask mask) noexcept {
     return x + (mask ? 1u : 0u);
   }
-  /// An integer from 0 on, or its opposite where x has the sign of negative numbers.
+  /// An integer from 0 on, or its opposite where x has the sign of negative numbers. Where all bits
+  /// of x are 0, the integer has to be 0.
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words with_sign_of(
       Floats x, Words magnitude) noexcept {
     Words const sign = 0u - (bits_of(x) >> 31);
     return (magnitude ^ sign) - sign;
   }
-  /// The largest of all lanes, whose words are below 2^31.
-  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static std::uint32_t largest(Words x) noexcept {
-    return x;
+  /// The largest of all lanes of each of as many as there are lanes, below 2^31.
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static Words largest_of_each(
+      Words const (&x)[1]) noexcept {
+    return x[0];
   }
   /// The bits of floats, or integers, widened: those with a sign keep it. No alignment is needed.
   template <class T>
@@ -93,10 +109,10 @@ struct OneLane {
     if constexpr (!std::is_same_v<T, float>) element = static_cast<T>(x);
     __builtin_memcpy(to, &element, sizeof(T));
   }
-  /// Integers that have room in a byte each, of four times as many lanes.
-  template <class T>
-  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void store_bytes(Words const (&x)[4], T* to) noexcept {
-    for (std::size_t i = 0; i < 4; ++i) store(x[i], to + i);
+  /// The same of several times as many lanes, where integers have room in an element each.
+  template <std::size_t n, class T>
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static void store_all(Words const (&x)[n], T* to) noexcept {
+    for (std::size_t i = 0; i < n; ++i) store(x[i], to + i);
   }
 };
 
@@ -148,22 +164,85 @@ struct Lanes {
   [[nodiscard]] ZERO_ALWAYS_INLINE static T select(Mask mask, T yes, T no) noexcept {
     return mask ? yes : no;
   }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words larger(Words a, Words b) noexcept {
+#if defined(__AVX2__)
+    if constexpr ((I & isa::avx) != 0) {
+      return reinterpret_cast<Words>(
+          _mm256_max_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+    }
+#endif
+    return select(less(a, b), b, a);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Floats smaller(Floats a, Floats b) noexcept {
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      return reinterpret_cast<Floats>(
+          _mm256_min_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b)));
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      return reinterpret_cast<Floats>(
+          _mm_min_ps(reinterpret_cast<__m128>(a), reinterpret_cast<__m128>(b)));
+    }
+#endif
+    return select(a < b, a, b);
+  }
+  [[nodiscard]] ZERO_ALWAYS_INLINE static bool any(Mask mask) noexcept {
+#if defined(__AVX__)
+    if constexpr ((I & isa::avx) != 0) {
+      return _mm256_movemask_ps(reinterpret_cast<__m256>(mask)) != 0;
+    }
+#elif defined(__SSE2__)
+    if constexpr ((I & isa::sse2) != 0) {
+      return _mm_movemask_ps(reinterpret_cast<__m128>(mask)) != 0;
+    }
+#endif
+    std::int32_t bits = 0;
+    for (std::size_t i = 0; i < count; ++i) bits |= mask[i];
+    return bits != 0;
+  }
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words one_more(Words x, Mask mask) noexcept {
     return x - reinterpret_cast<Words>(mask);
   }
   [[nodiscard]] ZERO_ALWAYS_INLINE static Words with_sign_of(Floats x, Words magnitude) noexcept {
+#if defined(__AVX2__)
+    if constexpr ((I & isa::avx) != 0) {
+      return reinterpret_cast<Words>(
+          _mm256_sign_epi32(reinterpret_cast<__m256i>(magnitude), reinterpret_cast<__m256i>(x)));
+    }
+#endif
     auto const sign = reinterpret_cast<Words>(reinterpret_cast<Mask>(x) >> 31);
     return (magnitude ^ sign) - sign;
   }
-  [[nodiscard]] ZERO_ALWAYS_INLINE static std::uint32_t largest(Words x) noexcept {
-    auto const larger = [](Words a, Words b) { return select(less(a, b), b, a); };
+  [[nodiscard]] ZERO_ALWAYS_INLINE static Words largest_of_each(Words const (&x)[count]) noexcept {
+    // As for a transposition, but for the larger of every two.
+    auto const of_two = [](Words a, Words b) {
+      if constexpr (count == 8) {
+        return larger(__builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13),
+                      __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15));
+      } else {
+        return larger(__builtin_shufflevector(a, b, 0, 4, 1, 5),
+                      __builtin_shufflevector(a, b, 2, 6, 3, 7));
+      }
+    };
+    auto const of_four = [&](std::size_t i) {
+      Words const a = of_two(x[i], x[i + 1]);
+      Words const b = of_two(x[i + 2], x[i + 3]);
+      if constexpr (count == 8) {
+        return larger(__builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13),
+                      __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15));
+      } else {
+        return larger(__builtin_shufflevector(a, b, 0, 1, 4, 5),
+                      __builtin_shufflevector(a, b, 2, 3, 6, 7));
+      }
+    };
     if constexpr (count == 8) {
-      x = larger(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3));
-      x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5));
-      return larger(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+      Words const a = of_four(0);
+      Words const b = of_four(4);
+      return larger(__builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11),
+                    __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15));
     } else {
-      x = larger(x, __builtin_shufflevector(x, x, 2, 3, 0, 1));
-      return larger(x, __builtin_shufflevector(x, x, 1, 0, 3, 2))[0];
+      return of_four(0);
     }
   }
   template <class T>
@@ -204,33 +283,43 @@ struct Lanes {
       __builtin_memcpy(to, &narrow, sizeof(narrow));
     }
   }
-  template <class T>
-  ZERO_ALWAYS_INLINE static void store_bytes(Words const (&x)[4], T* to) noexcept {
+  template <std::size_t n, class T>
+  ZERO_ALWAYS_INLINE static void store_all(Words const (&x)[n], T* to) noexcept {
 #if defined(__AVX2__)
-    if constexpr ((I & isa::avx) != 0) {
-      auto const bits = [](Words w) { return reinterpret_cast<__m256i>(w); };
-      auto const low = _mm256_packs_epi32(bits(x[0]), bits(x[1]));
-      auto const high = _mm256_packs_epi32(bits(x[2]), bits(x[3]));
-      // Each half of a vector has been packed by itself.
+    // Each half of a vector is packed by itself: what is in between has to be moved.
+    if constexpr ((I & isa::avx) != 0 && n % 4 == 0 && sizeof(T) == 1) {
+      auto const bits = [&](std::size_t i) { return reinterpret_cast<__m256i>(x[i]); };
       auto const order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-      auto const bytes =
-          std::is_signed_v<T> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                          _mm256_permutevar8x32_epi32(bytes, order));
+      for (std::size_t i = 0; i < n; i += 4) {
+        auto const low = _mm256_packs_epi32(bits(i), bits(i + 1));
+        auto const high = _mm256_packs_epi32(bits(i + 2), bits(i + 3));
+        auto const bytes =
+            std::is_signed_v<T> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + i / 4,
+                            _mm256_permutevar8x32_epi32(bytes, order));
+      }
+      return;
+    } else if constexpr ((I & isa::avx) != 0 && n % 2 == 0 && std::is_same_v<T, std::uint16_t>) {
+      auto const bits = [&](std::size_t i) { return reinterpret_cast<__m256i>(x[i]); };
+      for (std::size_t i = 0; i < n; i += 2) {
+        auto const halves = _mm256_packus_epi32(bits(i), bits(i + 1));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + i / 2,
+                            _mm256_permute4x64_epi64(halves, 0xd8));
+      }
       return;
     }
 #elif defined(__SSE2__)
-    if constexpr ((I & (isa::avx | isa::sse2)) == isa::sse2) {
-      auto const bits = [](Words w) { return reinterpret_cast<__m128i>(w); };
-      auto const low = _mm_packs_epi32(bits(x[0]), bits(x[1]));
-      auto const high = _mm_packs_epi32(bits(x[2]), bits(x[3]));
+    if constexpr ((I & (isa::avx | isa::sse2)) == isa::sse2 && sizeof(T) == 1 && n == 4) {
+      auto const bits = [&](std::size_t i) { return reinterpret_cast<__m128i>(x[i]); };
+      auto const low = _mm_packs_epi32(bits(0), bits(1));
+      auto const high = _mm_packs_epi32(bits(2), bits(3));
       _mm_storeu_si128(
           reinterpret_cast<__m128i*>(to),
           std::is_signed_v<T> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
       return;
     }
 #endif
-    for (std::size_t i = 0; i < 4; ++i) store(x[i], to + i * count);
+    for (std::size_t i = 0; i < n; ++i) store(x[i], to + i * count);
   }
 };
 #endif
@@ -242,12 +331,16 @@ template <class L>
   return typename L::Words{} + x;
 }
 
-/// Calls f(lanes, i) for the elements [0, count): of as many from i on as `lanes` has.
+/// Calls f(lanes, numbers, i) for the elements [0, count), of four vectors at a time and then one
+/// by one: element i + k · L::count is the first of vector k, for each k of the
+/// `std::index_sequence`. What is written out for these needs no inner loop, which not every
+/// compiler unrolls.
 template <Isa I, class F>
 ZERO_ALWAYS_INLINE void in_lanes(std::size_t count, F const& f) {
-  std::size_t const whole = count - count % Lanes<I>::count;
-  for (std::size_t i = 0; i < whole; i += Lanes<I>::count) f(Lanes<I>{}, i);
-  for (std::size_t i = whole; i < count; ++i) f(OneLane{}, i);
+  constexpr std::size_t at_once = 4 * Lanes<I>::count;
+  std::size_t const whole = count - count % at_once;
+  for (std::size_t i = 0; i < whole; i += at_once) f(Lanes<I>{}, std::make_index_sequence<4>{}, i);
+  for (std::size_t i = whole; i < count; ++i) f(OneLane{}, std::make_index_sequence<1>{}, i);
 }
 
 }  // namespace zero::inline ZERO_NAMESPACE::kernel

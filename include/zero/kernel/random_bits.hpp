@@ -78,6 +78,7 @@ ZERO_ALWAYS_INLINE void store_blocks(WordsOfBlocks const (&words)[4], void* to) 
 }
 #else
 using WordsOfBlocks = std::uint64_t;
+inline constexpr std::uint64_t order_of_blocks[] = {0};
 #endif
 
 template <class W>

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
@@ -31,16 +32,22 @@ struct MasterParts {
   Words rest;       ///< in the lowest bits; the upper ones are 0
 };
 
+/// The parts of masters of which NaNs are as `one_nan` leaves them.
+/// @param bits  of the masters; for remainders of 8 bits, the lowest 8 do not count
+template <Remainder Rest, class L>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE MasterParts<typename L::Words> split_plain_master(
+    typename L::Words bits) noexcept {
+  constexpr int width = 8 * sizeof(Rest);
+  return {(bits + 0x8000u) >> 16, (bits >> (16 - width)) & ((1u << width) - 1u)};
+}
+
 /// The parts of masters. With 16 bits that is every word but which NaN it was.
 /// @param bits  of the masters; for remainders of 8 bits as `narrowed` leaves them
 template <Remainder Rest, class L = OneLane>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE MasterParts<typename L::Words> split_master(
     typename L::Words bits) noexcept {
-  if constexpr (sizeof(Rest) == 2) {
-    return {round_half_away<L>(bits), one_nan<L>(bits) & 0xffffu};
-  } else {
-    return {(bits + 0x8000u) >> 16, (bits >> 8) & 0xffu};
-  }
+  if constexpr (sizeof(Rest) == 2) bits = one_nan<L>(bits);
+  return split_plain_master<Rest, L>(bits);
 }
 
 /// The masters of parts: the bits that were split.
@@ -76,10 +83,14 @@ void join_masters(float* masters,
                   bf16 const* parameters,
                   Rest const* rests,
                   std::size_t count) noexcept {
-  in_lanes<I>(count, [&](auto lanes, std::size_t i) {
-    using L = decltype(lanes);
-    L::store(join_master<Rest, L>(L::load(&parameters[i].bits), L::load(rests + i)), masters + i);
-  });
+  in_lanes<I>(count,
+              [&]<class L, std::size_t... K>(L, std::index_sequence<K...>, std::size_t first) {
+                auto const join = [&](std::size_t i) {
+                  auto const parameter = L::load(&parameters[i].bits);
+                  L::store(join_master<Rest, L>(parameter, L::load(rests + i)), masters + i);
+                };
+                (join(first + K * L::count), ...);
+              });
 }
 
 /// parameters[i] and rests[i] = the parts of masters[i], for i in [0, count); where one of both is
@@ -92,17 +103,24 @@ void split_masters(bf16* parameters,
                    float const* masters,
                    std::size_t count,
                    std::uint8_t const* random = nullptr) noexcept {
-  in_lanes<I>(count, [&](auto lanes, std::size_t i) {
-    using L = decltype(lanes);
-    auto bits = L::load(masters + i);
-    if constexpr (sizeof(Rest) == 1) {
-      bits = narrowed<L>(bits,
-                         random == nullptr ? words<L>(narrowed_to_nearest) : L::load(random + i));
-    }
-    auto const parts = split_master<Rest, L>(bits);
-    if (parameters != nullptr) L::store(parts.parameter, &parameters[i].bits);
-    if (rests != nullptr) L::store(parts.rest, rests + i);
-  });
+  in_lanes<I>(count,
+              [&]<class L, std::size_t... K>(L, std::index_sequence<K...> numbers, std::size_t i) {
+                using Words = typename L::Words;
+                Words all[] = {L::load(masters + i + K * L::count)...};
+                leave_one_nan<L>(all, numbers);
+                if constexpr (sizeof(Rest) == 1) {
+                  if (random == nullptr) {
+                    ((all[K] += narrowed_to_nearest), ...);
+                  } else {
+                    ((all[K] += L::load(random + i + K * L::count)), ...);
+                  }
+                }
+                MasterParts<Words> const parts[] = {split_plain_master<Rest, L>(all[K])...};
+                Words const halves[] = {parts[K].parameter...};
+                Words const rest[] = {parts[K].rest...};
+                if (parameters != nullptr) L::store_all(halves, &parameters[i].bits);
+                if (rests != nullptr) L::store_all(rest, rests + i);
+              });
 }
 
 /// What is left of a master of which its parameter has the rest: the element of an array.

@@ -61,21 +61,29 @@ template <RootCode Code>
   return code == 0 || (magnitude >= Grid::least && magnitude <= Grid::largest);
 }
 
-/// The scale of a group.
-/// @param top  the largest of the words of its elements without their signs, by which a NaN is
-///             larger than infinity
+/// The scales of groups.
+/// @param tops  of each, the largest of the words of its elements without their signs, by which a
+///              NaN is larger than infinity
+template <RootCode Code, class L>
+[[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE typename L::Words root_scales(
+    typename L::Words tops) noexcept {
+  using Grid = RootGrid<Code>;
+  auto bits = tops;
+  if constexpr (!Grid::has_sign) bits = L::bits_of(L::sqrt(L::of_bits(tops)));
+  auto const power = (bits + 0x7fffffu) >> 23;
+  auto const raised = L::larger(power, words<L>(Grid::least_scale));
+  auto const most = words<L>(Grid::most_scale);
+  auto const scales = L::select(L::less(most, raised), most, raised);
+  auto const finite = L::less(tops, words<L>(0x7f800000u));
+  auto const of_all = L::select(finite, scales, words<L>(root_not_finite));
+  return L::select(L::less(words<L>(0), tops), of_all, words<L>(0));
+}
+
+/// The scale of a group. `top` is one of `root_scales`.
 template <RootCode Code>
 [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE std::uint8_t root_scale(
     std::uint32_t top) noexcept {
-  using Grid = RootGrid<Code>;
-  if (top >= 0x7f800000u) return root_not_finite;
-  if (top == 0) return 0;
-  if constexpr (!Grid::has_sign) {
-    top = OneLane::bits_of(OneLane::sqrt(OneLane::of_bits(top)));
-  }
-  auto const scale = static_cast<int>((top + 0x7fffffu) >> 23);
-  int const raised = scale < Grid::least_scale ? Grid::least_scale : scale;
-  return static_cast<std::uint8_t>(raised > Grid::most_scale ? Grid::most_scale : raised);
+  return static_cast<std::uint8_t>(root_scales<Code, OneLane>(top));
 }
 
 /// What all numbers of a group are divided by on their way back: decoded, they are this times the
@@ -107,9 +115,19 @@ template <RootCode Code>
 struct RootLevels {
   /// Of the group's scale.
   ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE explicit RootLevels(std::uint8_t scale) noexcept
-      : factor(OneLane::of_bits(std::bit_cast<std::uint32_t>(RootGrid<Code>::square) +
-                                ((127u - scale) << 23))),
+      : factor(OneLane::of_bits(factors<OneLane>(scale))),
         kept(scale == root_not_finite ? 0u : ~0u) {}
+  /// Of a group that is finite, if what becomes of its codes counts.
+  ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE explicit RootLevels(float factor_of_group) noexcept
+      : factor(factor_of_group), kept(~0u) {}
+
+  /// The bits of the factors of scales.
+  template <class L>
+  [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE static typename L::Words factors(
+      typename L::Words scales) noexcept {
+    return words<L>(std::bit_cast<std::uint32_t>(RootGrid<Code>::square) + (127u << 23)) -
+           (scales << 23);
+  }
 
   float factor;  ///< makes of magnitudes what their codes are the roots of; a power of two times N²
   std::uint32_t kept;  ///< bits that codes may have
@@ -140,7 +158,7 @@ template <RootCode Code, class L>
   auto const most = typename L::Floats{} + Grid::square;
   auto const level = magnitude * group.factor;
   // What does not compare becomes N² too, so that all that follows is defined.
-  result.level = L::select(level < most, level, most);
+  result.level = L::smaller(level, most);
   result.root = L::sqrt(result.level);
   result.lower = L::truncated(result.root);
   result.numbers = L::number(result.lower);
@@ -155,7 +173,7 @@ template <RootCode Code, class L>
   } else {
     auto const zeros = words<L>(0);
     auto const least = L::select(typename L::Floats{} < x, words<L>(RootGrid<Code>::least), zeros);
-    return L::select(L::less(magnitude, least), least, magnitude) & group.kept;
+    return L::larger(magnitude, least) & group.kept;
   }
 }
 

@@ -10,45 +10,110 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE::kernel {
 
 namespace detail {
 
-/// The largest of the words of a group without their signs.
+/// The numbers of a group's vectors.
 template <class L>
-[[nodiscard]] ZERO_ALWAYS_INLINE std::uint32_t top_of_group(float const* values) noexcept {
-  auto top = L::load(values) & 0x7fffffffu;
-  for (std::size_t i = L::count; i < root_group; i += L::count) {
-    auto const magnitude = L::load(values + i) & 0x7fffffffu;
-    top = L::select(L::less(top, magnitude), magnitude, top);
-  }
-  return L::largest(top);
+using VectorsOfGroup = std::make_index_sequence<root_group / L::count>;
+/// Vectors whose codes are stored at once.
+inline constexpr std::size_t stored_at_once = 4;
+
+/// In each lane, the largest of a group's words without their signs.
+template <class L, std::size_t... K>
+[[nodiscard]] ZERO_ALWAYS_INLINE typename L::Words tops_of_group(
+    float const* values, std::index_sequence<K...>) noexcept {
+  auto top = words<L>(0);
+  ((top = L::larger(top, L::load(values + K * L::count) & 0x7fffffffu)), ...);
+  return top;
 }
 
-/// Whole groups. Scales come first: the way to one takes as long as the codes of a group, and
-/// needs little of the processor, which so goes several of these ways at once.
+template <RootCode Code, class L, std::size_t... K>
+ZERO_ALWAYS_INLINE void encode_vectors(Code* codes,
+                                       RootLevels<Code> const& group,
+                                       float const* values,
+                                       std::uint16_t const* random,
+                                       std::index_sequence<K...>) noexcept {
+  auto const code_of = [&](std::size_t i) {
+    auto const x = L::of_bits(L::load(values + i));
+    return random == nullptr ? encode_root_to_nearest<Code, L>(x, group)
+                             : encode_root<Code, L>(x, group, L::load(random + i));
+  };
+  typename L::Words const all[] = {code_of(K * L::count)...};
+  L::store_all(all, codes);
+}
+
+/// As many groups as there are lanes. Scales come first, since the way to one takes as long as the
+/// codes of a group.
 /// @param random  16 bits for each element; null to round to nearest
 template <RootCode Code, class L>
 ZERO_ALWAYS_INLINE void encode_groups(Code* codes,
                                       std::uint8_t* scales,
                                       float const* values,
-                                      std::size_t groups,
                                       std::uint16_t const* random) noexcept {
-  for (std::size_t g = 0; g < groups; ++g) {
-    scales[g] = root_scale<Code>(top_of_group<L>(values + g * root_group));
+  typename L::Words tops[L::count];
+  for (std::size_t g = 0; g < L::count; ++g) {
+    tops[g] = tops_of_group<L>(values + g * root_group, VectorsOfGroup<L>{});
   }
-  for (std::size_t i = 0; i < groups * root_group; i += 4 * L::count) {
-    RootLevels<Code> const group(scales[i / root_group]);
-    typename L::Words all[4];
-    for (std::size_t k = 0; k < 4; ++k) {
-      std::size_t const at = i + k * L::count;
-      auto const x = L::of_bits(L::load(values + at));
-      all[k] = random == nullptr ? encode_root_to_nearest<Code, L>(x, group)
-                                 : encode_root<Code, L>(x, group, L::load(random + at));
-    }
-    L::store_bytes(all, codes + i);
+  auto const of_groups = root_scales<Code, L>(L::largest_of_each(tops));
+  L::store(of_groups, scales);
+  float factors[L::count];
+  L::store(RootLevels<Code>::template factors<L>(of_groups), static_cast<float*>(factors));
+  constexpr std::size_t at_once = stored_at_once * L::count;
+  for (std::size_t i = 0; i < L::count * root_group; i += at_once) {
+    RootLevels<Code> const group(factors[i / root_group]);
+    auto const* const bits = random == nullptr ? nullptr : random + i;
+    encode_vectors<Code, L>(
+        codes + i, group, values + i, bits, std::make_index_sequence<stored_at_once>{});
   }
+  if (!L::any(L::less(words<L>(root_not_finite - 1u), of_groups))) return;
+  for (std::size_t g = 0; g < L::count; ++g) {
+    if (scales[g] == root_not_finite) std::fill_n(codes + g * root_group, root_group, Code{0});
+  }
+}
+
+/// What `encode_roots` does.
+template <Isa I, RootCode Code>
+ZERO_ALWAYS_INLINE void encode_all(Code* codes,
+                                   std::uint8_t* scales,
+                                   float const* values,
+                                   std::size_t count,
+                                   std::uint16_t const* random) noexcept {
+  using L = Lanes<I>;
+  constexpr std::size_t at_once = L::count * root_group;
+  std::size_t const whole = count - count % at_once;
+  for (std::size_t i = 0; i < whole; i += at_once) {
+    auto const* const bits = random == nullptr ? nullptr : random + i;
+    encode_groups<Code, L>(codes + i, scales + i / root_group, values + i, bits);
+  }
+  if (count == whole) return;
+  Code last[at_once];
+  std::uint8_t last_scales[L::count];
+  float padded[at_once] = {};
+  std::uint16_t bits[at_once] = {};
+  std::copy_n(values + whole, count - whole, std::begin(padded));
+  if (random != nullptr) std::copy_n(random + whole, count - whole, std::begin(bits));
+  encode_groups<Code, L>(std::begin(last),
+                         std::begin(last_scales),
+                         std::begin(padded),
+                         random == nullptr ? nullptr : std::begin(bits));
+  std::copy_n(std::begin(last), count - whole, codes + whole);
+  std::copy_n(std::begin(last_scales),
+              (count - whole + root_group - 1) / root_group,
+              scales + whole / root_group);
+}
+
+template <RootCode Code, class L, std::size_t... K>
+ZERO_ALWAYS_INLINE void decode_group(float* out,
+                                     Code const* codes,
+                                     float unit,
+                                     std::index_sequence<K...>) noexcept {
+  (L::store(L::bits_of(decode_root<Code, L>(L::load(codes + K * L::count), unit)),
+            out + K * L::count),
+   ...);
 }
 
 }  // namespace detail
@@ -60,13 +125,15 @@ void decode_roots(float* out,
                   Code const* codes,
                   std::uint8_t const* scales,
                   std::size_t count) noexcept {
-  for (std::size_t begin = 0; begin < count; begin += root_group) {
+  using L = Lanes<I>;
+  std::size_t i = 0;
+  for (; count - i >= root_group; i += root_group) {
     float const unit = root_unit<Code>(*scales++);
-    in_lanes<I>((std::min)(count - begin, root_group), [&](auto lanes, std::size_t i) {
-      using L = decltype(lanes);
-      auto const values = decode_root<Code, L>(L::load(codes + begin + i), unit);
-      L::store(L::bits_of(values), out + begin + i);
-    });
+    detail::decode_group<Code, L>(out + i, codes + i, unit, detail::VectorsOfGroup<L>{});
+  }
+  for (; i < count; ++i) {
+    float const unit = root_unit<Code>(*scales);
+    out[i] = decode_root<Code>(OneLane::load(codes + i), unit);
   }
 }
 
@@ -80,28 +147,12 @@ void encode_roots(Code* codes,
                   float const* values,
                   std::size_t count,
                   std::uint16_t const* random = nullptr) noexcept {
-  // A few groups, so that values are near when they are read again.
-  constexpr std::size_t some = 8 * root_group;
-  while (count >= root_group) {
-    std::size_t const taken = (std::min)(count, some) / root_group * root_group;
-    detail::encode_groups<Code, Lanes<I>>(codes, scales, values, taken / root_group, random);
-    codes += taken;
-    scales += taken / root_group;
-    values += taken;
-    if (random != nullptr) random += taken;
-    count -= taken;
+  // Which of both it is, is the same for all.
+  if (random == nullptr) {
+    detail::encode_all<I>(codes, scales, values, count, nullptr);
+  } else {
+    detail::encode_all<I>(codes, scales, values, count, random);
   }
-  if (count == 0) return;
-  Code last[root_group];
-  float padded[root_group] = {};
-  std::uint16_t bits[root_group] = {};
-  std::copy_n(values, count, std::begin(padded));
-  if (random != nullptr) {
-    std::copy_n(random, count, std::begin(bits));
-    random = std::begin(bits);
-  }
-  detail::encode_groups<Code, Lanes<I>>(std::begin(last), scales, std::begin(padded), 1, random);
-  std::copy_n(std::begin(last), count, codes);
 }
 
 /// The first of `count` codes that stands for no number; `count` if all do.

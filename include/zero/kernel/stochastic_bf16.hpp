@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace zero::inline ZERO_NAMESPACE {
 
@@ -28,10 +29,10 @@ struct StochasticBf16 {
   template <Isa I, std::size_t number, class Arrays>
   static void read(float* out, Arrays const& from) noexcept {
     bf16 const* const in = of<number>(from);
-    in_lanes<I>(from.count, [&](auto lanes, std::size_t i) {
-      using L = decltype(lanes);
-      L::store(L::load(&in[i].bits) << 16, out + i);
-    });
+    in_lanes<I>(
+        from.count, [&]<class L, std::size_t... K>(L, std::index_sequence<K...>, std::size_t i) {
+          (L::store(L::load(&in[i + K * L::count].bits) << 16, out + i + K * L::count), ...);
+        });
   }
   /// As `CodedElement` says.
   template <Isa I, std::size_t number, class Arrays>
