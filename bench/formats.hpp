@@ -7,8 +7,10 @@
 #include <zero/kernel/coded_update.hpp>
 #include <zero/kernel/random_key.hpp>
 #include <zero/kernel/remainder.hpp>
+#include <zero/kernel/root_state.hpp>
 #include <zero/kernel/stochastic_bf16.hpp>
 #include <zero/rule/adamw.hpp>
+#include <zero/rule/eight_bit.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -142,6 +144,51 @@ void update_format(benchmark::State& state) {
   state.counters["vs_same_traffic"] = median_ratio(traffics, updates);
   state.counters["best_vs_same_traffic"] = best_ratio(traffics, updates);
   state.counters["ns_per_element"] = median(updates) * 1e9 / elements;
+}
+
+/// AdamW with moments of 8 bits, beside AdamW of as many elements: both with masters and gradients
+/// in fp32, one after the other, on one thread.
+inline void eight_bits(benchmark::State& state) {
+  using Code = zero::kernel::RootState<true, false>;
+  constexpr std::size_t elements = std::size_t{32} << 20;
+  std::uint64_t const seed = 1;
+  std::array<std::vector<float>, 5> full;
+  for (auto& array : full) array.resize(elements);
+  std::vector<float>& gradient = full[0];
+  for (std::size_t i = 0; i < elements; ++i) {
+    gradient[i] = static_cast<float>(i % 777) * 0x1p-12f - 0.1f;
+  }
+  std::array<std::vector<Code>, 2> codes;
+  std::array<std::vector<std::uint8_t>, 2> scales;
+  for (auto& array : codes) array.resize(elements);
+  for (auto& array : scales) array.resize(elements / zero::kernel::root_group);
+  zero::UpdateArrays<float, float, float, float, 2> whole;
+  whole.master = full[1].data();
+  whole.gradient = gradient.data();
+  whole.state = {full[2].data(), full[3].data()};
+  whole.count = elements;
+  zero::CodedUpdateArrays<float, float, float, Code, 2> coded;
+  coded.master = full[4].data();
+  coded.gradient = gradient.data();
+  coded.state = {codes[0].data(), codes[1].data()};
+  coded.count = elements;
+  coded.random = {.key = 1, .first = 0, .seed = &seed};
+  coded.scales = {scales[0].data(), scales[1].data()};
+  std::vector<double> of_full, of_coded;
+  long step = 0;
+  for (auto _ : state) {
+    auto const scalars = zero::AdamW().scalars(++step, 1e-3f, 1.f, 1.f);
+    double const start = seconds_now();
+    zero::kernel::update(zero::AdamW(), scalars, 0.5f, whole);
+    double const middle = seconds_now();
+    zero::kernel::update(zero::AdamW8bit(), scalars, 0.5f, coded, step);
+    of_full.push_back(middle - start);
+    of_coded.push_back(seconds_now() - middle);
+    state.SetIterationTime(of_coded.back());
+  }
+  state.counters["vs_fp32"] = median_ratio(of_coded, of_full);
+  state.counters["best_vs_fp32"] = best_ratio(of_coded, of_full);
+  state.counters["ns_per_element"] = median(of_coded) * 1e9 / elements;
 }
 
 }  // namespace bench

@@ -27,6 +27,7 @@ GOALS = [
     ("update_bench", "update/adamw/bf16-rest16", "vs_same_traffic", "min", 0.9),
     ("update_bench", "update/adamw/bf16-rest8", "vs_same_traffic", "min", 0.9),
     ("update_bench", "update/adamw/bf16-stochastic", "vs_same_traffic", "min", 0.9),
+    ("update_bench", "update/adamw8bit/fp32", "vs_fp32", "max", 1.5),
     ("update_bench", "small_tensors/adamw/fp32/elements:1024", "cost_of_tensors", "max", 1.10),
     ("update_bench", "small_tensors/adamw/bf16/elements:1024", "cost_of_tensors", "max", 1.10),
     ("update_bench", "placement/adamw/fp32", "worst_over_best", "max", 1.05),

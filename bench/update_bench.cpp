@@ -6,6 +6,8 @@
 ///
 ///     vs_same_traffic  speed over that of a kernel that moves the same bytes and computes next to
 ///                      nothing (goal 0.93)
+///     vs_fp32          time over that of the same rule with states in fp32, on one thread (goal at
+///                      most 1.5)
 ///     vs_triad         bytes per second over STREAM triad's
 ///     vs_plain_loop    speed over that of the obvious loop, compiled with this file's flags
 ///     cost_of_tensors  time as small tensors over time as one array (goal at most 1.10)
@@ -291,6 +293,11 @@ BENCHMARK(bench::update_format<ShortRestOfMaster, HalfAwayBf16, float>)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(bench::update_format<StochasticBf16, StochasticBf16, StochasticBf16>)
     ->Name("update/adamw/bf16-stochastic")
+    ->UseManualTime()
+    ->Iterations(15)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(bench::eight_bits)
+    ->Name("update/adamw8bit/fp32")
     ->UseManualTime()
     ->Iterations(15)
     ->Unit(benchmark::kMillisecond);
