@@ -129,6 +129,14 @@ enum zero_overflow {
   ZERO_OVERFLOW_SATURATE = 1  ///< takes the largest finite number of that sign
 };
 
+/// What an entry of an array is that `zero_visit_held` shows.
+enum zero_coding {
+  ZERO_CODING_VALUES = 0,           ///< the number of an element
+  ZERO_CODING_ROOT = 1,             ///< the code of an element: a byte
+  ZERO_CODING_ROOT_OF_SQUARES = 2,  ///< likewise, where numbers have no sign
+  ZERO_CODING_ROOT_SCALES = 3       ///< the scale of a group of 32 such codes: a byte
+};
+
 /// What bytes are held for: indices into `zero_plan::held`.
 enum zero_role {
   ZERO_ROLE_PARAMETERS = 0,
@@ -274,6 +282,24 @@ typedef struct zero_owned {
   void* data;             ///< [count]
 } zero_owned;
 
+/// Entries [first, first + count) of one array of a tensor in the form in which checkpoints have
+/// it: of its master weights, of a state, or of the scales of a state's codes, which have the
+/// state's name and number. The last group of a tensor may be short. A stacked tensor has the
+/// entries of its slices one after the other, and each slice begins with a group of its own.
+typedef struct zero_held_array {
+  int64_t size;         ///< of this struct
+  char const* name;     ///< of the tensor
+  char const* array;    ///< "master", or as the rule calls the state, such as "exp_avg"
+  int32_t tensor;       ///< its number in the model
+  int32_t number;       ///< of the array: 0 for master weights, from 1 for states
+  int32_t dtype;        ///< of an entry, of `zero_dtype`
+  int32_t coding;       ///< what an entry is, of `zero_coding`
+  int64_t first;        ///< entry of the array of the whole tensor
+  int64_t count;        ///< entries
+  int64_t entry_bytes;  ///< of one of them
+  void* data;           ///< [count]
+} zero_held_array;
+
 /// The work of one rank. Anything but 0 is a failure, which ends the others as well.
 typedef int32_t (*zero_rank_function)(zero_comm* comm, void* user);
 /// Writes elements [first, first + count) of a tensor to `values`. Anything but 0 is a failure.
@@ -288,6 +314,9 @@ typedef int32_t (*zero_fill_bytes)(
     int32_t tensor, int64_t first, int64_t count, uint8_t* bytes, void* user);
 /// Reads what a rank owns, or sets all of it. Valid until it returns. Anything but 0 is a failure.
 typedef int32_t (*zero_visit)(zero_owned const* owned, void* user);
+/// Reads entries of an array that a rank holds, or changes them. Valid until it returns. Anything
+/// but 0 is a failure.
+typedef int32_t (*zero_held_function)(zero_held_array const* held, void* user);
 /// Hears that the gradients which are lent for a unit are not read any more. It does not call the
 /// optimizer. An exception of it ends the program.
 typedef void (*zero_gradients_told)(int32_t unit, void* user);
@@ -570,8 +599,17 @@ int32_t zero_visit_owned(zero_optimizer* optimizer, zero_visit visit, void* user
 /// The writing twin: `fill` sets every element that it is shown. Parameters then follow on every
 /// rank. With `zero_set_counters`, a run goes on from what another was shown, whatever its stage
 /// and ranks; states of 8 bits are the numbers that they stand for, which are rounded to nearest
-/// again. Collective.
+/// again, so that `zero_fill_held` alone goes on to the same bits there. Collective.
 int32_t zero_fill_owned(zero_optimizer* optimizer, zero_visit fill, void* user);
+/// Shows the same in the form in which checkpoints have it, array by array: numbers in their type,
+/// states of 8 bits as codes and scales. Nothing may be written. Local.
+int32_t zero_visit_held(zero_optimizer* optimizer, zero_held_function visit, void* user);
+/// The writing twin: `fill` finds the entries as they are, and changes what it will. Parameters
+/// then follow on every rank. With `zero_set_counters` and the same seed, a run goes on to the same
+/// bits from what another of the same rule was shown, whatever its stage, ranks and buckets. A code
+/// that stands for no number is an error on all ranks, which names the first one; steps are refused
+/// then, until all values have been set. Collective.
+int32_t zero_fill_held(zero_optimizer* optimizer, zero_held_function fill, void* user);
 /// Updates of each tensor [count], loss scale, and its streak of clean steps. A stacked tensor has
 /// those of each layer. Local.
 int32_t zero_get_counters(

@@ -394,20 +394,23 @@ TEST_CASE("C API misuse: gradients that are lent unit by unit") {
 TEST_CASE("C API misuse: what is owned is shown, and set, by functions that fail") {
   Alone one;
   REQUIRE(zero_load(one.opt, fill, nullptr) == ZERO_OK);
-  auto const refuse_second = [](zero_owned const* owned, void*) {
-    return owned->tensor == 1 && owned->number == 2 ? 42 : 0;
+  auto const refuse_second = [](auto const* shown, void*) {
+    return shown->tensor == 1 && shown->number == 2 ? 42 : 0;
   };
-  auto const throws_it = [](zero_owned const*, void*) -> std::int32_t {
+  auto const throws_it = [](auto const*, void*) -> std::int32_t {
     throw std::runtime_error("the trainer's own");
   };
-  for (auto const call : {zero_visit_owned, zero_fill_owned}) {
-    bool const fills = call == zero_fill_owned;
-    one.refuses(call(one.opt, nullptr, nullptr), fills ? "fill is null" : "visit is null");
+  auto const check = [&](auto const call, std::string const& name) {
+    one.refuses(call(one.opt, nullptr, nullptr), (name + " is null").c_str());
     one.refuses(call(one.opt, refuse_second, nullptr),
-                fills ? "fill returned 42 for 'b'" : "visit returned 42 for 'b'",
+                (name + " returned 42 for 'b'").c_str(),
                 ZERO_CALLBACK);
     one.refuses(call(one.opt, throws_it, nullptr), "the trainer's own", ZERO_UNKNOWN);
-  }
+  };
+  check(zero_visit_owned, "visit");
+  check(zero_fill_owned, "fill");
+  check(zero_visit_held, "visit");
+  check(zero_fill_held, "fill");
   CHECK((one.give() | one.step()) == ZERO_OK);
 }
 

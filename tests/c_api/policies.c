@@ -150,6 +150,139 @@ static int codes(zero_comm* comm) {
   return 0;
 }
 
+enum { layers = 3, layer = 4100, layer_groups = 129, wide = 4096, wide_groups = 128, kinds = 3 };
+/// Of each tensor and array: numbers or codes, then scales.
+typedef unsigned char held_bytes[kinds][3][2][4 * layers * layer];
+/// What a run is shown after two steps and after a third, which another goes on from.
+typedef struct held_run {
+  int32_t resumes;
+  int64_t steps[layers + 2];
+  held_bytes second, third;
+} held_run;
+/// Where a visit copies to, or a fill from.
+typedef struct held_copy {
+  held_bytes* bytes;
+  int32_t fills;
+  unsigned char bad;  ///< code that element 5 of the exp_avg of 'n' gets instead; 0 for none
+  double entries;     ///< that were shown
+} held_copy;
+
+static int32_t copy_held(zero_held_array const* held, void* user) {
+  char const* const names[kinds] = {"layers", "n", "small"};
+  char const* const arrays[3] = {"master", "exp_avg", "exp_avg_sq"};
+  int64_t const elements[kinds] = {layers * layer, wide, small};
+  int64_t const groups[kinds] = {layers * layer_groups, wide_groups, 0};
+  held_copy* const copy = user;
+  int32_t const t = held->tensor, number = held->number;
+  if (held->size != sizeof(*held) || t < 0 || t >= kinds || number < 0 || number > 2) return 1;
+  if (strcmp(held->name, names[t]) != 0 || strcmp(held->array, arrays[number]) != 0) return 2;
+  int const is_number = number == 0 || t == 2, scales = held->coding == ZERO_CODING_ROOT_SCALES;
+  int32_t const code = number == 1 ? ZERO_CODING_ROOT : ZERO_CODING_ROOT_OF_SQUARES;
+  if (held->coding != (is_number ? ZERO_CODING_VALUES : scales ? held->coding : code)) return 3;
+  if (held->dtype != (is_number ? ZERO_DTYPE_F32 : ZERO_DTYPE_U8)) return 4;
+  if (held->entry_bytes != (is_number ? 4 : 1)) return 5;
+  if (held->first < 0 || held->first + held->count > (scales ? groups : elements)[t]) return 6;
+  unsigned char* const place = (*copy->bytes)[t][number][scales] + held->first * held->entry_bytes;
+  size_t const bytes = (size_t)(held->count * held->entry_bytes);
+  copy->entries += (double)held->count;
+  memcpy(copy->fills ? held->data : place, copy->fills ? place : held->data, bytes);
+  int64_t const fifth = 5 - held->first;
+  if (copy->bad == 0 || t != 1 || number != 1 || scales) return 0;
+  if (fifth >= 0 && fifth < held->count) ((unsigned char*)held->data)[fifth] = copy->bad;
+  return 0;
+}
+
+static int32_t varied(int32_t tensor, int64_t first, int64_t count, float* values, void* user) {
+  (void)user;
+  for (int64_t i = 0; i < count; ++i) values[i] = trainer_value(tensor, first + i);
+  return 0;
+}
+
+/// Gradients are the same on every rank.
+static int32_t held_step(zero_comm* comm, zero_optimizer* opt, int32_t number) {
+  for (int32_t unit = layers; unit >= 0; --unit) {
+    int32_t const tensors = unit == layers ? 2 : 1;
+    void* g[2] = {NULL, NULL};
+    REQUIRE(zero_gradients(opt, unit, ZERO_OVERWRITE, g, tensors) == ZERO_OK);
+    for (int32_t t = 0; t < tensors; ++t) {
+      int64_t const count = unit < layers ? layer : t == 0 ? wide : small;
+      for (int64_t i = 0; i < count; ++i) {
+        float const value = trainer_gradient(unit + t, i, 0, number) * (float)(1 + i % 7);
+        trainer_put(g[t], i, value, unit < layers ? ZERO_BF16 : ZERO_FP32);
+      }
+    }
+    REQUIRE(zero_reduce(opt, unit) == ZERO_OK);
+  }
+  return zero_step(opt, NULL, NULL);
+}
+
+/// Trains for three steps, or for the last of them, after codes that make no sense are refused.
+static int32_t train_held(zero_comm* comm, void* user) {
+  held_run* const run = user;
+  int64_t const shape[2] = {layers, layer};
+  zero_tensor model[kinds] = {zero_stack_of("layers", 0, 2, shape),
+                              ZERO_TENSOR("n", layers, wide),
+                              ZERO_TENSOR("small", layers, small)};
+  model[1].dtype = model[2].dtype = ZERO_DTYPE_F32;
+  zero_options options = zero_options_of(ZERO_POS, ZERO_BF16_REST16, ZERO_ADAMW8BIT);
+  options.others = 1;
+  options.other_precisions[0] = ZERO_FP32;
+  options.seed = 7;
+  options.bucket_bytes = run->resumes ? 4096 : 0;
+  zero_optimizer* opt = NULL;
+  REQUIRE(zero_create(comm, &options, model, kinds, &opt) == ZERO_OK);
+  static held_bytes alone;
+  held_bytes* const shown = run->resumes ? &alone : &run->third;
+  float scale = 1;
+  int32_t streak = 0;
+  if (run->resumes) {
+    held_copy from = {&run->second, 1, 0x80, 0};
+    REQUIRE(zero_fill_held(opt, copy_held, &from) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(strstr(zero_message(comm), "code for element 5 of 'exp_avg' of tensor 'n' that"));
+    REQUIRE(held_step(comm, opt, 2) == ZERO_INVALID_ARGUMENT);
+    REQUIRE(strstr(zero_message(comm), "are neither the old nor the new") != NULL);
+    REQUIRE(zero_discard(opt) == ZERO_OK);
+    from.bad = 0;
+    REQUIRE(zero_fill_held(opt, copy_held, &from) == ZERO_OK);
+    REQUIRE(zero_set_counters(opt, run->steps, layers + 2, 1, 0) == ZERO_OK);
+  } else {
+    held_copy to = {&run->second, 0, 0, 0};
+    REQUIRE(zero_load(opt, varied, NULL) == ZERO_OK);
+    for (int i = 0; i < 2; ++i) REQUIRE(held_step(comm, opt, i) == ZERO_OK);
+    REQUIRE(zero_visit_held(opt, copy_held, &to) == ZERO_OK);
+    int64_t steps[layers + 2];
+    REQUIRE(zero_get_counters(opt, steps, layers + 2, &scale, &streak) == ZERO_OK);
+    if (zero_comm_rank(comm) == 0) memcpy(run->steps, steps, sizeof(steps));
+  }
+  REQUIRE(held_step(comm, opt, 2) == ZERO_OK);
+  held_copy to = {shown, 0, 0, 0};
+  REQUIRE(zero_visit_held(opt, copy_held, &to) == ZERO_OK);
+  REQUIRE(zero_comm_sum(comm, &to.entries) == ZERO_OK);
+  REQUIRE(to.entries ==
+          3 * (layers * layer + wide + small) + 2 * (layers * layer_groups + wide_groups));
+  if (run->resumes) {
+    for (int t = 0; t < kinds; ++t) {
+      for (int a = 0; a < 3; ++a) {
+        size_t const bytes = sizeof(run->third[t][a]);
+        REQUIRE(memcmp(run->second[t][a], run->third[t][a], bytes) != 0);
+        REQUIRE(memcmp((*shown)[t][a], run->third[t][a], bytes) == 0);
+      }
+    }
+  }
+  return zero_destroy(opt);
+}
+
+/// What two ranks were shown, codes and scales among it, a rank alone goes on from to the same
+/// bits.
+static int held_arrays(zero_comm* comm) {
+  static held_run run;
+  char message[500] = "";
+  int32_t const code = zero_run_ranks(2, train_held, &run, message, sizeof(message));
+  if (code != ZERO_OK) fprintf(stderr, "%s\n", message);
+  run.resumes = 1;
+  return code != ZERO_OK || train_held(comm, &run) != ZERO_OK;
+}
+
 /// Updates of a quarter of a bf16 step, which a remainder adds up.
 static int remainders(zero_comm* comm) {
   zero_tensor const model[1] = {ZERO_TENSOR("w", 0, 1)};
@@ -329,8 +462,9 @@ static int doubles(zero_comm* comm) {
 int main(void) {
   zero_comm* comm = NULL;
   if (every_function(0) == NULL || zero_self(&comm, NULL, 0) != ZERO_OK) return 1;
-  int const failed = rules(comm) + ratios(comm) + codes(comm) + remainders(comm) + seeds(comm) +
-                     loss_scale(comm) + micro_batches(comm) + in_place(comm) + doubles(comm);
+  int const failed = rules(comm) + ratios(comm) + codes(comm) + held_arrays(comm) +
+                     remainders(comm) + seeds(comm) + loss_scale(comm) + micro_batches(comm) +
+                     in_place(comm) + doubles(comm);
   // Ends the optimizers that are left.
   return failed + (zero_comm_close(comm, NULL, 0) == ZERO_OK ? 0 : 1);
 }

@@ -10,11 +10,13 @@
 #include "zero/kernel/convert.hpp"
 #include "zero/layout/storage_types.hpp"
 #include "zero/layout/tensor.hpp"
+#include "zero/optimizer/api/held_array.hpp"
 #include "zero/optimizer/callables.hpp"
 #include "zero/optimizer/held/elements.hpp"
 #include "zero/optimizer/parts.hpp"
 #include "zero/optimizer/setup/value_limits.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -78,7 +80,17 @@ class FillFunction {
   std::vector<Value> values_{};  ///< where another type is asked for
 };
 
+/// Numbers of `zero_coding`.
+inline std::int32_t coding_of(Coding coding) noexcept {
+  static_assert(static_cast<int>(Coding::root_scales) - static_cast<int>(Coding::root) + 1 ==
+                ZERO_CODING_ROOT_SCALES);
+  if (coding < Coding::root) return ZERO_CODING_VALUES;
+  return static_cast<std::int32_t>(coding) - static_cast<std::int32_t>(Coding::root) + 1;
+}
+
 /// Is shown each array of a run of elements that a rank owns.
+/// @tparam Shown  what it is given of an array: zero_owned or zero_held_array
+template <class Shown>
 class VisitFunction {
  public:
   /// @param visit  the function
@@ -87,7 +99,7 @@ class VisitFunction {
   /// @param model  whose tensors these are
   /// @param types  of each storage kind: which arrays there are. Constants, or the optimizer's
   /// @throws Error (invalid_argument) if there is none
-  VisitFunction(zero_visit visit,
+  VisitFunction(std::int32_t (*visit)(Shown const*, void*),
                 void* user,
                 char const* name,
                 std::vector<Tensor> const& model,
@@ -98,28 +110,47 @@ class VisitFunction {
       if (form.coding != Coding::root_scales) arrays_.emplace_back(form.name);
     }
   }
-  /// Calls it for each array.
+  /// Calls it for each array of numbers.
   void operator()(zero::detail::OwnedRun const& run) const {
     for (std::size_t a = 0; a < arrays_.size(); ++a) {
-      zero_owned const owned{
-          .size = sizeof(zero_owned),
-          .name = run.tensor->name.c_str(),
-          .array = arrays_[a].c_str(),
-          .tensor = static_cast<std::int32_t>(run.tensor - model_->data()),
-          .number = static_cast<std::int32_t>(a),
-          .first = static_cast<std::int64_t>(run.first),
-          .count = static_cast<std::int64_t>(run.count),
-          .element_bytes = static_cast<std::int64_t>(size_of(types_[run.kind].arrays[a].dtype)),
-          .data = a == 0 ? run.master : run.states[a - 1]};
-      std::int32_t const code = visit_(&owned, user_);
-      if (code == 0) continue;
-      fail_with(ZERO_CALLBACK,
-                {"zero: callback: ", name_, " returned ", code, " for '", run.tensor->name, "'"});
+      show({.size = sizeof(Shown),
+            .name = run.tensor->name.c_str(),
+            .array = arrays_[a].c_str(),
+            .tensor = static_cast<std::int32_t>(run.tensor - model_->data()),
+            .number = static_cast<std::int32_t>(a),
+            .first = static_cast<std::int64_t>(run.first),
+            .count = static_cast<std::int64_t>(run.count),
+            .element_bytes = static_cast<std::int64_t>(size_of(types_[run.kind].arrays[a].dtype)),
+            .data = a == 0 ? run.master : run.states[a - 1]});
     }
+  }
+  /// Calls it for an array as it is saved.
+  void operator()(Tensor const& tensor, HeldArray const& held, std::span<std::byte> bytes) const {
+    auto const array = std::find(arrays_.begin(), arrays_.end(), held.name);
+    std::size_t const entry = size_of(held.dtype);
+    static_assert(static_cast<int>(DType::u8) + 1 == ZERO_DTYPE_U8);
+    show({.size = sizeof(Shown),
+          .name = tensor.name.c_str(),
+          .array = array->c_str(),
+          .tensor = static_cast<std::int32_t>(&tensor - model_->data()),
+          .number = static_cast<std::int32_t>(array - arrays_.begin()),
+          .dtype = static_cast<std::int32_t>(held.dtype) + 1,
+          .coding = coding_of(held.coding),
+          .first = static_cast<std::int64_t>(held.first),
+          .count = static_cast<std::int64_t>(bytes.size() / entry),
+          .entry_bytes = static_cast<std::int64_t>(entry),
+          .data = bytes.data()});
   }
 
  private:
-  zero_visit visit_;
+  void show(Shown const& shown) const {
+    std::int32_t const code = visit_(&shown, user_);
+    if (code == 0) return;
+    fail_with(ZERO_CALLBACK,
+              {"zero: callback: ", name_, " returned ", code, " for '", shown.name, "'"});
+  }
+
+  std::int32_t (*visit_)(Shown const*, void*);
   void* user_;
   char const* name_;
   std::vector<Tensor> const* model_;

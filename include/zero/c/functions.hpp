@@ -389,6 +389,10 @@ ZERO_C_CALL(zero_full_parameters,
 ZERO_C_CALL(zero_release_full, (), optimizer.release_full())
 ZERO_C_CALL(zero_visit_owned, (zero_visit visit, void* user), optimizer.visit(visit, user))
 ZERO_C_CALL(zero_fill_owned, (zero_visit fill, void* user), optimizer.fill(fill, user))
+ZERO_C_CALL(zero_visit_held,
+            (zero_held_function visit, void* user),
+            optimizer.visit_held(visit, user))
+ZERO_C_CALL(zero_fill_held, (zero_held_function fill, void* user), optimizer.fill_held(fill, user))
 
 }  // extern "C"
 

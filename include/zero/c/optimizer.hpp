@@ -252,6 +252,14 @@ class COptimizer {
     auto const each = visiting(function, user, "fill");
     engine_.fill(zero::detail::OwnedVisitor(each));
   }
+  void visit_held(zero_held_function function, void* user) const {
+    auto const each = visiting(function, user, "visit");
+    engine_.visit_held(zero::detail::HeldVisitor(each));
+  }
+  void fill_held(zero_held_function function, void* user) {
+    auto const each = visiting(function, user, "fill");
+    engine_.fill_held(zero::detail::HeldVisitor(each));
+  }
   [[nodiscard]] Counters counters() const { return engine_.counters(); }
   void restore(Counters const& counters) { engine_.restore(counters); }
   /// @endcond
@@ -284,7 +292,10 @@ class COptimizer {
             .overflow = overflow_of(options, "zero_options"),
             .seed = Seed{options.seed}};
   }
-  [[nodiscard]] VisitFunction visiting(zero_visit function, void* user, char const* name) const {
+  template <class Shown>
+  [[nodiscard]] VisitFunction<Shown> visiting(std::int32_t (*function)(Shown const*, void*),
+                                              void* user,
+                                              char const* name) const {
     return {function, user, name, tensors(), entry_.policies.types};
   }
   [[nodiscard]] bool gathers() const {
