@@ -139,6 +139,7 @@ class RootEncoder {
     power_ = exponent == 0 ? 0x1p-127f : L::of_bits(exponent << 23);
   }
 
+  /// @param x  a number of the group
   /// @param chance  `root_chance` of its random bits
   /// @return the code in the lowest byte; what is above it is no part of it
   [[nodiscard]] ZERO_HOST_DEVICE ZERO_ALWAYS_INLINE std::uint32_t operator()(
