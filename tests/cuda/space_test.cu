@@ -523,7 +523,7 @@ void check_coded_update(Cuda const& space,
   constexpr std::array<std::size_t, 4> places[] = {
       {0, 0, 0, 0}, {1, 1, 1, 1}, {0, 0, 0, 3}, {0, 0, 5, 0}, {0, 0, 0, 0}};
   // Slices of a stack begin at any place of a block of random bits.
-  constexpr std::uint64_t firsts[] = {0, (std::uint64_t{1} << 36) + 1, 14, 19, 8};
+  [[maybe_unused]] constexpr std::uint64_t firsts[] = {0, (std::uint64_t{1} << 36) + 1, 14, 19, 8};
   std::uint64_t const seed = 77;
   Array<std::uint64_t> const device_seed(space, {seed}, 0);
   auto all = sizes(space);
