@@ -19,7 +19,9 @@ template <kernel::RootCode Code>
 #if defined(__CUDA_ARCH__)
   // All 32 bits of it, since a device converts others at a quarter of the rate.
   unsigned const upper = kernel::RootGrid<Code>::has_sign ? 0x8880u + place * 0x1110u : 0x4440u;
-  return kernel::OneLane::number(__byte_perm(word, 0u, upper + place));
+  // `__byte_perm` would leave out the bits of its selector that ask for signs.
+  asm("prmt.b32 %0, %0, 0, %1;" : "+r"(word) : "r"(upper + place));
+  return kernel::OneLane::number(word);
 #else
   return static_cast<float>(static_cast<Code>(word >> (8 * place) & 0xffu));
 #endif
