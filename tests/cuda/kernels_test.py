@@ -32,7 +32,7 @@ LONGEST = 1500  # instructions of a kernel
 MOST_RANDOM = 80  # instructions for each element of a kernel that rounds stochastically
 # Of one whose states are codes: two are decoded, and encoded with a root each. A rule's own root and division take 20 of
 # them, random bits 8, addresses and accesses 7; and masters of 24 bits 22 more, some of them for random bits as well.
-MOST_CODED, MOST_CODED_OF_SHORT_RESTS = 109, 132
+MOST_CODED, MOST_CODED_OF_SHORT_RESTS = 108, 130
 # Out of its way are a slice that begins in the middle of a block of random bits, and elements that are not aligned.
 LONGEST_CODED = 1850
 # Of slots, for masters of 24 bits: an H100 could move their few bytes faster than it can issue these instructions.
